@@ -1,0 +1,61 @@
+"""A finding: what is wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+FieldPath = tuple[str | int, ...]
+"""The way to a field of a spec: `("model", "moe", "top_k")`."""
+
+
+class Severity(StrEnum):
+    """An error fails a check; advice warns, and can be suppressed in the spec."""
+
+    ERROR = "error"
+    ADVICE = "advice"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a text file: line and column count from 1, the column in characters."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault, printed as `specs/x.yaml:14:5: message; fix [CODE]`."""
+
+    code: str
+    """The rule's code, such as `MO001`."""
+    message: str
+    """What is wrong, with the values that make it so."""
+    fix: str
+    """What the user can do; empty only where there is nothing to choose."""
+    file: str = ""
+    """The file as the user named it; empty for a spec given as a mapping."""
+    field: str = ""
+    """The field in dots, `model.moe.top_k`; empty for a finding about the whole file."""
+    position: Position | None = None
+    """Where in the file; None for a spec given as a mapping."""
+    source: str = ""
+    """The text of the line at `position`, without its line end."""
+    severity: Severity = Severity.ERROR
+
+    def __str__(self) -> str:
+        where = self.file
+        if self.position is not None:
+            where += f":{self.position.line}:{self.position.column}"
+        head = f"{where}: " if where else ""
+        tail = f"; {self.fix}" if self.fix else ""
+        return f"{head}{self.message}{tail} [{self.code}]"
+
+
+def dotted(path: FieldPath) -> str:
+    """Write a field path with dots: `("a", "b", 0)` is `a.b[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text

@@ -1,0 +1,1 @@
+"""The spec: schema, loader with positions, JSON Schema."""
