@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gptoss_builder.spec.schema import Dispatch, Frozen, Precision, Spec
+from gptoss_builder.targets import Target
 
 Products = Literal["grouped_mm", "loop"]
 AttentionKernel = Literal["math", "flash", "cudnn"]
@@ -76,3 +77,20 @@ class Execution(Frozen):
     """Layers whose activations are recomputed in the backward."""
     compile: bool
     optimizer: Literal["adamw_fused"] = "adamw_fused"
+
+
+class Plan(Frozen):
+    """Everything that a spec comes to on one target."""
+
+    plan: Literal[1] = 1
+    """Version of this format."""
+    spec: Spec
+    """The spec, with the target that was asked for."""
+    target: Target
+    """The card, from the table."""
+    execution: Execution
+    """What runs."""
+    launch: LaunchConfig | None
+    """Launch configuration of the W1/W3 kernel; null where the kernel does not run."""
+    parameters: ParameterCounts
+    """Exact counts; they equal the built model's."""

@@ -79,9 +79,9 @@ class AttentionSpec(Frozen):
     """Key and value heads; heads must be a multiple of it."""
     head_dim: Annotated[int, Field(ge=2, le=1024)]
     """Width of one head."""
-    pattern: Annotated[tuple[LayerKind, ...], Field(min_length=1, max_length=1024, strict=False)] = (
-        "full",
-    )
+    pattern: Annotated[
+        tuple[LayerKind, ...], Field(min_length=1, max_length=1024, strict=False)
+    ] = ("full",)
     """Kind of each layer, repeated over the layers from layer 0."""
     window: Count | None = None
     """Keys that a query of a window layer sees, its own included; needed by window layers."""
