@@ -28,6 +28,7 @@ Name = Annotated[
 ]
 RuleCode = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}[0-9]{3}$")]
 LayerKind = Literal["window", "full"]
+LayerPattern = Annotated[tuple[LayerKind, ...], Field(min_length=1, max_length=1024, strict=False)]
 Dispatch = Literal["stacked", "grouped_mm", "triton_grouped"]
 Precision = Literal["bf16", "fp32"]
 
@@ -88,7 +89,7 @@ class AttentionSpec(Frozen):
     sinks: bool = True
     """One learned logit a query head that takes probability and adds no value."""
     backend: Literal["auto", "flash", "math"] = "auto"
-    """`flash` needs a GPU; `math` is the explicit softmax; `auto` is settled once for the target."""
+    """`flash` needs a GPU, `math` is the explicit softmax, `auto` is settled for the target."""
     rope: RopeSpec = RopeSpec()
     """Positions."""
 
