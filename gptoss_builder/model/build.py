@@ -1,0 +1,52 @@
+"""From a plan to a module on a device."""
+
+from __future__ import annotations
+
+import torch
+
+from gptoss_builder.errors import DeviceError
+from gptoss_builder.model.init import initialize
+from gptoss_builder.model.transformer import Transformer
+from gptoss_builder.plan.schema import Plan
+
+
+def build(plan: Plan, *, device: torch.device | str | None = None) -> Transformer:
+    """Construct and initialise the model of a plan, with fp32 parameters.
+
+    Args:
+        plan: What `plan.resolve` returned.
+        device: Where; by default the plan's device. `meta` takes no memory and leaves the
+            values to a later `to_empty` and `initialize`.
+
+    Raises:
+        DeviceError: the device is not the one that the plan was made for.
+    """
+    place = torch.device(device if device is not None else plan.execution.device)
+    _require_device(plan, place)
+    with torch.device("meta"):
+        model = Transformer(plan)
+    if place.type != "meta":
+        model.to_empty(device=place)
+        initialize(model, plan.spec)
+    return model
+
+
+def _require_device(plan: Plan, place: torch.device) -> None:
+    if place.type == "meta":
+        return
+    wanted, arch = plan.execution.device, plan.target.arch
+    if place.type != wanted:
+        raise DeviceError(
+            f"this plan is for {plan.target.name} ({arch}), not for {place.type}: resolve it "
+            f"again with --target {'cpu' if place.type == 'cpu' else 'the card in use'}"
+        )
+    if place.type == "cpu":
+        return
+    if not torch.cuda.is_available():
+        raise DeviceError(f"this plan is for {plan.target.name}, and no GPU is available here")
+    major, minor = torch.cuda.get_device_capability(place)
+    if f"sm{major}{minor}" != arch:
+        raise DeviceError(
+            f"this plan is for {arch} ({plan.target.name}), and the device is sm{major}{minor} "
+            f"({torch.cuda.get_device_name(place)}): resolve it again for this card"
+        )
