@@ -1,1 +1,1 @@
-"""The trainer."""
+"""The trainer: data, loss, optimizer, checkpoints and the loop over them."""
