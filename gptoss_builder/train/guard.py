@@ -23,21 +23,16 @@ class NanGuard:
         self.limit = spec.max_consecutive
         self.consecutive = consecutive
 
-    def skip(self, loss: Tensor, norm: Tensor, labels: Tensor) -> Tensor | None:
-        """What `optim.step` takes as `skip`: an fp32 scalar on the device, or None.
-
-        A step without one valid label has nothing to learn from and is skipped as well,
-        whether or not the guard is on; it does not count as a failure.
+    def skip(self, loss: Tensor, norm: Tensor) -> Tensor | None:
+        """What `optim.step` takes as `skip`: an fp32 scalar on the device, None if off.
 
         Args:
             loss: mean cross-entropy of the step.
             norm: global gradient norm.
-            labels: number of valid labels of the step.
         """
-        empty = labels == 0
         if not self.enabled:
-            return empty.float()
-        return (empty | ~torch.isfinite(loss) | ~torch.isfinite(norm)).float()
+            return None
+        return (~(torch.isfinite(loss) & torch.isfinite(norm))).float()
 
     def observe(self, step: int, loss: float, norm: float, *, finite: bool) -> None:
         """Count what step `step` was.
