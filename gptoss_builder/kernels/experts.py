@@ -1,0 +1,313 @@
+"""A block of experts: gather, W1/W3, W2, weighted sum, and the backward of all of it.
+
+One op, so that what is kept between forward and backward is written here and nowhere else:
+the tokens and the routing, and with `save` gate and up. Neither h nor the rows that came out
+of W2 are kept: the gradient of a row's weight is `⟨y, dy⟩ = ⟨h W2ᵀ, dy⟩ = ⟨h, dy W2⟩`, and
+`dy W2` is needed anyway (the same identity as in SonicMoE, arXiv:2512.14080).
+"""
+
+# T tokens, K choices of a token, R = T·K rows sorted by expert, E experts, D model width,
+# F hidden width of an expert
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gptoss_builder.kernels.elementwise import combine, silu_mul_backward_
+from gptoss_builder.kernels.products import check_products, rows_product, weights_product
+from gptoss_builder.kernels.w1w3 import (
+    Backward,
+    check_implementation,
+    check_up,
+    encode_launch,
+    up_backward,
+    up_forward,
+    up_gate_up,
+)
+from gptoss_builder.plan.schema import LaunchConfig
+
+
+class Routing(NamedTuple):
+    """Which rows go where. For a dense block every field is as if there were one expert."""
+
+    offsets_E: Tensor
+    """int32, the end of each expert's rows."""
+    rows_R: Tensor | None
+    """The token of each row; None when row r is token r."""
+    position_TK: Tensor | None
+    """The row of each of a token's choices; None when row r is token r."""
+    weight_TK: Tensor | None
+    """fp32 weight of each choice; None for 1."""
+
+
+class How(NamedTuple):
+    """What runs, by name; the plan decides."""
+
+    up: str
+    """W1/W3: `triton`, `grouped_mm`, `loop` or `dense`."""
+    down: str
+    """W2, forward and backward: `grouped_mm`, `loop` or `dense`."""
+    products: str
+    """Products of the W1/W3 backward: `grouped_mm`, `loop` or `dense`."""
+    backward: Backward
+    """`recompute` computes gate and up again in the backward, `save` keeps them."""
+    launch: LaunchConfig | None
+    """Launch configuration of the Triton kernel."""
+
+
+def experts(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing, how: How) -> Tensor:
+    """Compute `Σ_k weight_tk · W2_e (silu(W1_e x_t) · (W3_e x_t))` with e the k-th choice of t.
+
+    Args:
+        x_TD: tokens.
+        w13_EFD: `[E, 2F, D]`, gate rows first, of the dtype of `x_TD`.
+        w2_EDF: `[E, D, F]`, of the dtype of `x_TD`.
+        routing: which rows go where; gradients reach its weights.
+        how: what runs.
+
+    Returns:
+        `[T, D]` of the dtype of `x_TD`.
+
+    Raises:
+        CapError: D or F above 8,192.
+        InputError: shapes, dtypes or devices that do not fit.
+        DeviceError: `grouped_mm` on a card where torch has no such kernel.
+        MissingTritonError: `triton` is asked for and not installed.
+        KernelError: the kernel does not compile or launch.
+    """
+    check_up(x_TD, w13_EFD, routing.offsets_E, routing.rows_R)
+    widths = (x_TD.shape[1], w13_EFD.shape[1] // 2)
+    if how.up != "dense":
+        check_implementation(how.up, how.launch, x_TD, w13_EFD)
+    check_products(how.down, x_TD, widths)
+    check_products(how.products, x_TD, widths)
+    y_TD: Tensor
+    y_TD, _ = _experts(
+        x_TD,
+        w13_EFD,
+        w2_EDF,
+        *routing,
+        how.up,
+        how.down,
+        how.products,
+        how.backward == "save",
+        encode_launch(how.launch),
+    )
+    return y_TD
+
+
+@torch.library.custom_op("gptoss::experts", mutates_args=())
+def _experts(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    w2_EDF: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    position_TK: Tensor | None,
+    weight_TK: Tensor | None,
+    up: str,
+    down: str,
+    products: str,
+    save: bool,
+    launch: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    return forward_body(
+        x_TD,
+        w13_EFD,
+        w2_EDF,
+        offsets_E,
+        rows_R,
+        position_TK,
+        weight_TK,
+        up,
+        down,
+        products,
+        save,
+        launch,
+    )
+
+
+def forward_body(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    w2_EDF: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    position_TK: Tensor | None,
+    weight_TK: Tensor | None,
+    up: str,
+    down: str,
+    products: str,
+    save: bool,
+    launch: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """Body of `gptoss::experts`: y `[T, D]`, and gate and up `[R, 2F]` (empty without `save`)."""
+    h_RF, gate_up_RF = up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
+    y_RD = rows_product(h_RF, w2_EDF.transpose(1, 2), offsets_E, down)
+    del h_RF
+    return y_RD if position_TK is None else combine(y_RD, position_TK, weight_TK), gate_up_RF
+
+
+@_experts.register_fake
+def _(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    w2_EDF: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    position_TK: Tensor | None,
+    weight_TK: Tensor | None,
+    up: str,
+    down: str,
+    products: str,
+    save: bool,
+    launch: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    rows = x_TD.shape[0] if rows_R is None else rows_R.shape[0]
+    gate_up_RF = x_TD.new_empty(rows, w13_EFD.shape[1]) if save else x_TD.new_empty(0)
+    return x_TD.new_empty(x_TD.shape), gate_up_RF
+
+
+@torch.library.custom_op("gptoss::experts_backward", mutates_args=())
+def _experts_backward(
+    dy_TD: Tensor,
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    w2_EDF: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    position_TK: Tensor | None,
+    weight_TK: Tensor | None,
+    gate_up_RF: Tensor,
+    up: str,
+    down: str,
+    products: str,
+    save: bool,
+    launch: Sequence[int],
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return backward_body(
+        dy_TD,
+        x_TD,
+        w13_EFD,
+        w2_EDF,
+        offsets_E,
+        rows_R,
+        position_TK,
+        weight_TK,
+        gate_up_RF,
+        up,
+        down,
+        products,
+        save,
+        launch,
+        needs,
+    )
+
+
+def backward_body(
+    dy_TD: Tensor,
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    w2_EDF: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    position_TK: Tensor | None,
+    weight_TK: Tensor | None,
+    gate_up_RF: Tensor,
+    up: str,
+    down: str,
+    products: str,
+    save: bool,
+    launch: Sequence[int],
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Body of `gptoss::experts_backward`: gradients of x, w13, w2 and the weights.
+
+    A gradient that `needs` leaves out is empty.
+    """
+    needs_x, needs_w13, needs_w2, needs_weight = needs
+    empty = x_TD.new_empty(0)
+    dy_RD = dy_TD.contiguous() if rows_R is None else dy_TD.index_select(0, rows_R)
+    dh_RF = rows_product(dy_RD, w2_EDF, offsets_E, down)
+    gate_up_RF = (
+        gate_up_RF.clone() if save else up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
+    )
+    scale_R = None
+    if weight_TK is not None and position_TK is not None:
+        scale_R = weight_TK.new_empty(weight_TK.numel())
+        scale_R.scatter_(0, position_TK.flatten(), weight_TK.flatten())
+    dscale_R = silu_mul_backward_(gate_up_RF, dh_RF, scale_R)
+    dw2_EDF = weights_product(dy_RD, dh_RF, offsets_E, down) if needs_w2 else empty
+    del dy_RD, dh_RF
+    dx_RD, dw13_EFD = up_backward(
+        gate_up_RF,
+        x_TD,
+        w13_EFD,
+        offsets_E,
+        rows_R,
+        products,
+        needs_x=needs_x,
+        needs_w13=needs_w13,
+    )
+    dweight_TK = empty
+    if needs_weight and position_TK is not None:
+        dweight_TK = dscale_R[position_TK]
+    if needs_x and position_TK is not None:
+        dx_RD = combine(dx_RD, position_TK, None)
+    return dx_RD, dw13_EFD, dw2_EDF, dweight_TK
+
+
+@_experts_backward.register_fake
+def _(
+    dy_TD: Tensor,
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    w2_EDF: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    position_TK: Tensor | None,
+    weight_TK: Tensor | None,
+    gate_up_RF: Tensor,
+    up: str,
+    down: str,
+    products: str,
+    save: bool,
+    launch: Sequence[int],
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    inputs = (x_TD, w13_EFD, w2_EDF, weight_TK)
+    x, w13, w2, weight = (
+        x_TD.new_empty(0) if t is None or not needed else t.new_empty(t.shape)
+        for t, needed in zip(inputs, needs, strict=True)
+    )
+    return x, w13, w2, weight
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, up, down, products, save, launch = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, output[1])
+    ctx.how = (up, down, products, save, launch)
+
+
+def _backward(ctx: Any, dy_TD: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if dy_TD is None:
+        return (None,) * 12
+    flags = ctx.needs_input_grad
+    needs = (flags[0], flags[1], flags[2], flags[6])
+    grads = _experts_backward(dy_TD, *ctx.saved_tensors, *ctx.how, needs)
+    dx, dw13, dw2, dweight = (g if need else None for g, need in zip(grads, needs, strict=True))
+    return (dx, dw13, dw2, None, None, None, dweight, *(None,) * 5)
+
+
+_experts.register_autograd(_backward, setup_context=_setup_context)
+
+BODIES = {"gptoss::experts": forward_body, "gptoss::experts_backward": backward_body}
+"""Bodies by op, for whoever follows what happens inside: a memory count under fake tensors runs
+the body in place of the op."""

@@ -1,0 +1,357 @@
+"""The W1/W3 op: `silu(x W1ᵀ) · (x W3ᵀ)` for rows that each belong to one expert.
+
+The op does what it is told: `implementation` names what runs, and if that cannot run the call
+fails. The pieces (`up_forward`, `up_backward`) are shared with the whole expert block.
+"""
+
+# R rows sorted by expert, T tokens, D model width, E experts, F hidden width of an expert
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from gptoss_builder.errors import CapError, InputError, MissingTritonError
+from gptoss_builder.kernels.elementwise import silu_mul, silu_mul_backward_
+from gptoss_builder.kernels.launches import launches
+from gptoss_builder.kernels.products import check_products, rows_product, weights_product
+from gptoss_builder.kernels.w1w3_reference import w1w3_reference
+from gptoss_builder.plan.schema import LaunchConfig
+from gptoss_builder.spec.schema import HARD_CAP
+
+Up = Literal["triton", "grouped_mm", "loop"]
+Backward = Literal["recompute", "save"]
+Products = Literal["grouped_mm", "loop"]
+
+
+def w1w3(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    *,
+    implementation: Literal["reference", "triton", "grouped_mm", "loop"],
+    launch: LaunchConfig | None = None,
+    rows_R: Tensor | None = None,
+    backward: Backward = "recompute",
+    products: Products = "loop",
+) -> Tensor:
+    """Gated up-projection of every expert.
+
+    Args:
+        x_TD: tokens `[T, D]`, or rows `[R, D]` sorted by expert when `rows_R` is None; any strides.
+        w13_EFD: `[E, 2F, D]` of the same dtype, gate rows (W1) first; any strides.
+        offsets_E: int32 `[E]`, the end of each expert's rows; the last is R.
+        implementation: what runs: the Triton kernel, `grouped_mm`, a `loop` over the experts, or
+            the `reference`.
+        launch: launch configuration of the Triton kernel, needed by `triton` alone.
+        rows_R: integer `[R]`, the token of each row.
+        backward: `recompute` keeps the inputs alone; `save` keeps gate and up, `[R, 2F]`.
+        products: what computes the products of the backward.
+
+    Returns:
+        `[R, F]` of the dtype of `x_TD`. Gradients reach `x_TD` and `w13_EFD` only.
+
+    Raises:
+        CapError: D or F above 8,192.
+        InputError: shapes, dtypes or devices that do not fit.
+        MissingTritonError: `triton` is asked for and not installed.
+        KernelError: the kernel does not compile or launch.
+    """
+    check_up(x_TD, w13_EFD, offsets_E, rows_R)
+    if implementation == "reference":
+        return w1w3_reference(x_TD, w13_EFD, offsets_E, rows_R)
+    check_implementation(implementation, launch, x_TD, w13_EFD)
+    if torch.is_grad_enabled() and (x_TD.requires_grad or w13_EFD.requires_grad):
+        check_products(products, x_TD, (x_TD.shape[1], w13_EFD.shape[1] // 2))
+    h_RF: Tensor
+    h_RF, _ = _w1w3(
+        x_TD,
+        w13_EFD,
+        offsets_E,
+        rows_R,
+        implementation,
+        encode_launch(launch),
+        products,
+        backward == "save",
+    )
+    return h_RF
+
+
+def check_up(x_TD: Tensor, w13_EFD: Tensor, offsets_E: Tensor, rows_R: Tensor | None) -> None:
+    """Check shapes, dtypes, devices and the hard caps; raises CapError or InputError."""
+    if x_TD.dim() != 2 or w13_EFD.dim() != 3 or offsets_E.dim() != 1:
+        raise InputError(
+            f"w1w3 takes x [T, D], w13 [E, 2F, D] and offsets [E], and got {tuple(x_TD.shape)}, "
+            f"{tuple(w13_EFD.shape)} and {tuple(offsets_E.shape)}"
+        )
+    experts, double_ff, d_model = w13_EFD.shape
+    for name, width in (("d_model", d_model), ("d_ff", double_ff // 2)):
+        if width > HARD_CAP:
+            raise CapError(f"{name} is {width}; the cap is {HARD_CAP}: use a narrower model")
+    if x_TD.shape[1] != d_model or double_ff % 2 or not experts or not d_model or not double_ff:
+        raise InputError(
+            f"x {tuple(x_TD.shape)} and w13 {tuple(w13_EFD.shape)} do not fit: the last "
+            "dimensions are d_model, and w13 holds gate and up rows of equal number"
+        )
+    if offsets_E.shape[0] != experts or offsets_E.dtype != torch.int32:
+        raise InputError(
+            f"offsets must be int32 [{experts}], the end of each expert's rows, "
+            f"not {offsets_E.dtype} {list(offsets_E.shape)}"
+        )
+    if w13_EFD.dtype != x_TD.dtype or not x_TD.is_floating_point():
+        raise InputError(f"x is {x_TD.dtype} and w13 is {w13_EFD.dtype}: cast one of them")
+    if rows_R is not None and (rows_R.dim() != 1 or rows_R.dtype not in (torch.int32, torch.int64)):
+        raise InputError(f"rows must be a vector of int32 or int64, not {rows_R.dtype}")
+    devices = {t.device for t in (x_TD, w13_EFD, offsets_E, rows_R) if t is not None}
+    if len(devices) > 1:
+        raise InputError(f"w1w3's tensors are on several devices: {sorted(map(str, devices))}")
+
+
+def check_implementation(
+    implementation: str, launch: LaunchConfig | None, x_TD: Tensor, w13_EFD: Tensor
+) -> None:
+    """Check that `implementation` can run on these inputs.
+
+    Raises:
+        InputError: an unknown name, no launch configuration, a dtype or width it cannot take.
+        MissingTritonError: `triton` is asked for and not installed.
+        DeviceError: `grouped_mm` on a card where torch has no such kernel.
+    """
+    if implementation == "triton":
+        if launch is None:
+            raise InputError("the Triton kernel needs launch=LaunchConfig(...); see plan.launch")
+        triton_module()
+    elif implementation in ("grouped_mm", "loop"):
+        check_products(implementation, x_TD, (x_TD.shape[1], w13_EFD.shape[1] // 2))
+    else:
+        raise InputError(
+            f"implementation={implementation!r} is unknown; use reference, triton, grouped_mm "
+            "or loop"
+        )
+
+
+class KernelModule(Protocol):
+    """What `w1w3_triton` offers to this module, which loads it only when it is asked for."""
+
+    def launch_w1w3(
+        self,
+        x_TD: Tensor,
+        w13_EFD: Tensor,
+        offsets_E: Tensor,
+        rows_R: Tensor | None,
+        launch: Sequence[int],
+        *,
+        write_h: bool,
+        write_gate_up: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the kernel; an output that is not written is empty."""
+
+
+def triton_module() -> KernelModule:
+    """Load the kernel.
+
+    Raises:
+        MissingTritonError: Triton is not installed.
+    """
+    try:
+        module = importlib.import_module("gptoss_builder.kernels.w1w3_triton")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "triton":
+            raise
+        raise MissingTritonError(
+            "dispatch triton_grouped needs Triton, which is not installed here: install "
+            "gptoss-builder[train] on Linux, or set model.moe.dispatch: stacked"
+        ) from error
+    return cast(KernelModule, module)
+
+
+def encode_launch(launch: LaunchConfig | None) -> list[int]:
+    """Write a launch configuration as the integers that an op can take; [] for None."""
+    if launch is None:
+        return []
+    return [
+        launch.block_t,
+        launch.block_k,
+        launch.block_n,
+        launch.num_warps,
+        launch.num_stages,
+        int(launch.loads == "descriptors"),
+        int(launch.persistent),
+    ]
+
+
+def up_forward(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    up: str,
+    launch: Sequence[int],
+    *,
+    save: bool,
+) -> tuple[Tensor, Tensor]:
+    """Compute h `[R, F]` and, with `save`, gate and up `[R, 2F]` (else an empty tensor)."""
+    launches[f"up:{up}"] += 1
+    if up == "triton":
+        return triton_module().launch_w1w3(
+            x_TD, w13_EFD, offsets_E, rows_R, launch, write_h=True, write_gate_up=save
+        )
+    gate_up_RF = rows_product(_gather(x_TD, rows_R), w13_EFD.transpose(1, 2), offsets_E, up)
+    h_RF = silu_mul(gate_up_RF)
+    return h_RF, gate_up_RF if save else x_TD.new_empty(0)
+
+
+def up_gate_up(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    up: str,
+    launch: Sequence[int],
+) -> Tensor:
+    """Compute gate and up `[R, 2F]` again, by what computed them in the forward."""
+    launches[f"up:{up}"] += 1
+    if up == "triton":
+        return triton_module().launch_w1w3(
+            x_TD, w13_EFD, offsets_E, rows_R, launch, write_h=False, write_gate_up=True
+        )[1]
+    return rows_product(_gather(x_TD, rows_R), w13_EFD.transpose(1, 2), offsets_E, up)
+
+
+def up_backward(
+    dgate_up_RF: Tensor,
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    products: str,
+    *,
+    needs_x: bool,
+    needs_w13: bool,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the rows `[R, D]` and of w13; one that is not needed is empty."""
+    empty = x_TD.new_empty(0)
+    dw13_EFD = (
+        weights_product(dgate_up_RF, _gather(x_TD, rows_R), offsets_E, products)
+        if needs_w13
+        else empty
+    )
+    dx_RD = rows_product(dgate_up_RF, w13_EFD, offsets_E, products) if needs_x else empty
+    return dx_RD, dw13_EFD
+
+
+def _gather(x_TD: Tensor, rows_R: Tensor | None) -> Tensor:
+    # grouped_mm wants its left operand dense; contiguous() does nothing when it is
+    return x_TD.contiguous() if rows_R is None else x_TD.index_select(0, rows_R)
+
+
+@torch.library.custom_op("gptoss::w1w3", mutates_args=())
+def _w1w3(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    up: str,
+    launch: Sequence[int],
+    products: str,
+    save: bool,
+) -> tuple[Tensor, Tensor]:
+    return up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
+
+
+@_w1w3.register_fake
+def _(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    up: str,
+    launch: Sequence[int],
+    products: str,
+    save: bool,
+) -> tuple[Tensor, Tensor]:
+    rows = x_TD.shape[0] if rows_R is None else rows_R.shape[0]
+    double_ff = w13_EFD.shape[1]
+    gate_up_RF = x_TD.new_empty(rows, double_ff) if save else x_TD.new_empty(0)
+    return x_TD.new_empty(rows, double_ff // 2), gate_up_RF
+
+
+@torch.library.custom_op("gptoss::w1w3_backward", mutates_args=())
+def _w1w3_backward(
+    dh_RF: Tensor,
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    gate_up_RF: Tensor,
+    up: str,
+    launch: Sequence[int],
+    products: str,
+    save: bool,
+    needs_x: bool,
+    needs_w13: bool,
+) -> tuple[Tensor, Tensor]:
+    gate_up_RF = (
+        gate_up_RF.clone() if save else up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
+    )
+    silu_mul_backward_(gate_up_RF, dh_RF.clone(memory_format=torch.contiguous_format), None)
+    dx_RD, dw13_EFD = up_backward(
+        gate_up_RF,
+        x_TD,
+        w13_EFD,
+        offsets_E,
+        rows_R,
+        products,
+        needs_x=needs_x,
+        needs_w13=needs_w13,
+    )
+    if needs_x and rows_R is not None:
+        # index_put_ sorts where index_add_ uses atomics: the same bits every time
+        dx_TD = x_TD.new_zeros(x_TD.shape).index_put_((rows_R,), dx_RD, accumulate=True)
+        return dx_TD, dw13_EFD
+    return dx_RD, dw13_EFD
+
+
+@_w1w3_backward.register_fake
+def _(
+    dh_RF: Tensor,
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    gate_up_RF: Tensor,
+    up: str,
+    launch: Sequence[int],
+    products: str,
+    save: bool,
+    needs_x: bool,
+    needs_w13: bool,
+) -> tuple[Tensor, Tensor]:
+    return (
+        x_TD.new_empty(x_TD.shape if needs_x else (0,)),
+        w13_EFD.new_empty(w13_EFD.shape if needs_w13 else (0,)),
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x_TD, w13_EFD, offsets_E, rows_R, up, launch, products, save = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x_TD, w13_EFD, offsets_E, rows_R, output[1])
+    ctx.how = (up, launch, products, save)
+
+
+def _backward(ctx: Any, dh_RF: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if dh_RF is None:
+        return (None,) * 8
+    needs_x, needs_w13 = ctx.needs_input_grad[:2]
+    dx_TD, dw13_EFD = _w1w3_backward(dh_RF, *ctx.saved_tensors, *ctx.how, needs_x, needs_w13)
+    grads = (dx_TD if needs_x else None, dw13_EFD if needs_w13 else None)
+    return (*grads, *(None,) * 6)
+
+
+_w1w3.register_autograd(_backward, setup_context=_setup_context)

@@ -1,0 +1,266 @@
+"""The Triton kernel of the W1/W3 op: the only one in this project.
+
+One launch computes `silu(x W1ᵀ) · (x W3ᵀ)` for all experts. A row tile belongs to one expert;
+which one, each program works out from the offsets on the device, so that the host never waits
+and the grid follows from shapes alone. Rows can be gathered through an index while they are
+loaded, which spares the sorted copy of x.
+
+Rows and columns past an edge are not masked while loading: they read some valid row, and no
+product mixes two rows or two columns, so it is enough not to store them.
+"""
+
+# Triton reads an annotation as a type of its own, so the kernel's arguments have none:
+# ruff: noqa: ANN001, ANN201
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
+# R rows sorted by expert, T tokens, D model width, E experts, F hidden width of an expert;
+# in the kernel T, N and K are the sides of a tile: BLOCK_T, BLOCK_N and BLOCK_K
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.errors import TritonError
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from gptoss_builder.errors import InputError, KernelError
+
+EXPERT_CHUNK = 1024
+"""Experts whose offsets a program reads at a time."""
+ROW_TILES_PER_GROUP = 8
+"""Row tiles that share the columns' weights in L2 before the next columns are taken."""
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@triton.jit
+def find_expert(offsets_ptr, row_tile, E: tl.constexpr, CHUNK: tl.constexpr, BLOCK_T: tl.constexpr):
+    """Find a row tile's expert, the first tile of that expert, and the number of all tiles."""
+    expert = 0
+    first_tile = 0
+    tiles = 0
+    for chunk in range(0, E, CHUNK):
+        e = chunk + tl.arange(0, CHUNK)
+        end = tl.load(offsets_ptr + e, mask=e < E, other=0)
+        start = tl.load(offsets_ptr + e - 1, mask=(e > 0) & (e < E), other=0)
+        count = tl.where(e < E, (end - start + BLOCK_T - 1) // BLOCK_T, 0)
+        tile_end = tiles + tl.cumsum(count, 0)
+        before = (tile_end <= row_tile) & (e < E)
+        expert += tl.sum(before.to(tl.int32), 0)
+        first_tile = tl.maximum(first_tile, tl.max(tl.where(before, tile_end, 0), 0))
+        tiles += tl.sum(count, 0)
+    return expert, first_tile, tiles
+
+
+@triton.jit
+def load_rows(x, token_T, k_K, stride_xt, stride_xd, D: tl.constexpr, MASK_K: tl.constexpr):
+    """Load a `[T, K]` tile of x through its rows' tokens."""
+    pointer_TK = x + token_T[:, None] * stride_xt + k_K[None, :] * stride_xd
+    if MASK_K:
+        return tl.load(pointer_TK, mask=k_K[None, :] < D, other=0.0)
+    return tl.load(pointer_TK)
+
+
+@triton.jit
+def load_weights(w, n_N, k_K, stride_wn, stride_wk, D: tl.constexpr, MASK_K: tl.constexpr):
+    """Load a `[K, N]` tile of an expert's weights."""
+    pointer_KN = w + n_N[None, :] * stride_wn + k_K[:, None] * stride_wk
+    if MASK_K:
+        return tl.load(pointer_KN, mask=k_K[:, None] < D, other=0.0)
+    return tl.load(pointer_KN)
+
+
+@triton.jit
+def w1w3_kernel(
+    x,
+    w13,
+    rows_ptr,
+    offsets_ptr,
+    h_ptr,
+    gate_up_ptr,
+    stride_xt,
+    stride_xd,
+    stride_we,
+    stride_wn,
+    stride_wk,
+    D: tl.constexpr,
+    F: tl.constexpr,
+    E: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP: tl.constexpr,
+    GATHER: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+    WRITE_H: tl.constexpr,
+    WRITE_GATE_UP: tl.constexpr,
+):
+    """Walk over output tiles `[T, N]` of gate and up; a grid of one program a tile walks once.
+
+    With DESCRIPTORS w13 is a tensor descriptor of `[E·2F, D]`, and so is x of `[R, D]` unless
+    its rows are gathered; otherwise they are pointers.
+    """
+    MASK_K: tl.constexpr = D % BLOCK_K != 0
+    COLUMN_TILES: tl.constexpr = (F + BLOCK_N - 1) // BLOCK_N
+    _, _, row_tiles = find_expert(offsets_ptr, 0, E, CHUNK, BLOCK_T)
+
+    for tile in range(tl.program_id(0), row_tiles * COLUMN_TILES, tl.num_programs(0)):
+        group = tile // (GROUP * COLUMN_TILES)
+        group_rows = tl.minimum(row_tiles - group * GROUP, GROUP)
+        in_group = tile % (GROUP * COLUMN_TILES)
+        row_tile = group * GROUP + in_group % group_rows
+        column = in_group // group_rows * BLOCK_N
+
+        expert, first_tile, _ = find_expert(offsets_ptr, row_tile, E, CHUNK, BLOCK_T)
+        end = tl.load(offsets_ptr + expert)
+        row = tl.load(offsets_ptr + expert - 1, mask=expert > 0, other=0)
+        row += (row_tile - first_tile) * BLOCK_T
+
+        row_T = row + tl.arange(0, BLOCK_T)
+        n_N = column + tl.arange(0, BLOCK_N)
+        token_T = tl.minimum(row_T, end - 1)
+        if GATHER:
+            token_T = tl.load(rows_ptr + token_T)
+        token_T = token_T.to(tl.int64)
+        near_n_N = tl.minimum(n_N, F - 1)
+        gate_TN = tl.zeros((BLOCK_T, BLOCK_N), dtype=tl.float32)
+        up_TN = tl.zeros((BLOCK_T, BLOCK_N), dtype=tl.float32)
+        for k in range(0, D, BLOCK_K):
+            k_K = k + tl.arange(0, BLOCK_K)
+            if DESCRIPTORS and not GATHER:
+                x_TK = x.load([row, k])
+            else:
+                x_TK = load_rows(x, token_T, k_K, stride_xt, stride_xd, D, MASK_K)
+            if DESCRIPTORS:
+                gate_KN = w13.load([expert * 2 * F + column, k]).T
+                up_KN = w13.load([expert * 2 * F + F + column, k]).T
+            else:
+                w = w13 + expert.to(tl.int64) * stride_we
+                gate_KN = load_weights(w, near_n_N, k_K, stride_wn, stride_wk, D, MASK_K)
+                w += F * stride_wn
+                up_KN = load_weights(w, near_n_N, k_K, stride_wn, stride_wk, D, MASK_K)
+            gate_TN = tl.dot(x_TK, gate_KN, gate_TN, input_precision="ieee")
+            up_TN = tl.dot(x_TK, up_KN, up_TN, input_precision="ieee")
+
+        mask_TN = (row_T < end)[:, None] & (n_N < F)[None, :]
+        out_T = row_T.to(tl.int64)
+        if WRITE_GATE_UP:
+            pointer_TN = gate_up_ptr + out_T[:, None] * (2 * F) + n_N[None, :]
+            tl.store(pointer_TN, gate_TN.to(gate_up_ptr.dtype.element_ty), mask=mask_TN)
+            tl.store(pointer_TN + F, up_TN.to(gate_up_ptr.dtype.element_ty), mask=mask_TN)
+        if WRITE_H:
+            sigmoid_TN = 1.0 / (1.0 + tl.exp2(gate_TN * -1.4426950408889634))
+            h_TN = gate_TN * sigmoid_TN * up_TN
+            pointer_TN = h_ptr + out_T[:, None] * F + n_N[None, :]
+            tl.store(pointer_TN, h_TN.to(h_ptr.dtype.element_ty), mask=mask_TN)
+
+
+def launch_w1w3(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    launch: Sequence[int],
+    *,
+    write_h: bool,
+    write_gate_up: bool,
+) -> tuple[Tensor, Tensor]:
+    """Run the kernel.
+
+    Args:
+        x_TD: tokens, or rows sorted by expert when `rows_R` is None.
+        w13_EFD: `[E, 2F, D]` of the same dtype.
+        offsets_E: int32, the end of each expert's rows.
+        rows_R: the token of each row.
+        launch: what `w1w3.encode_launch` wrote.
+        write_h: compute h `[R, F]`.
+        write_gate_up: write gate and up `[R, 2F]`.
+
+    Returns:
+        h, and gate and up; one that is not asked for is empty.
+
+    Raises:
+        InputError: a dtype that the kernel does not take, or strides that a descriptor cannot.
+        KernelError: the kernel does not compile or launch.
+    """
+    if x_TD.dtype not in DTYPES:
+        raise InputError(f"the Triton kernel takes bf16, fp16 and fp32, not {x_TD.dtype}")
+    block_t, block_k, block_n, num_warps, num_stages, descriptors, persistent = launch
+    rows = x_TD.shape[0] if rows_R is None else rows_R.shape[0]
+    experts, double_ff, d_model = w13_EFD.shape
+    h_RF = x_TD.new_empty(rows, double_ff // 2) if write_h else x_TD.new_empty(0)
+    gate_up_RF = x_TD.new_empty(rows, double_ff) if write_gate_up else x_TD.new_empty(0)
+    if rows == 0:
+        return h_RF, gate_up_RF
+    programs = (triton.cdiv(rows, block_t) + experts) * triton.cdiv(double_ff // 2, block_n)
+    if persistent:
+        programs = min(programs, multiprocessors(x_TD.device))
+    x, w13 = (
+        describe(x_TD, w13_EFD, rows_R, block_t, block_k, block_n)
+        if descriptors
+        else (x_TD, w13_EFD)
+    )
+    try:
+        with torch.cuda.device_of(x_TD):
+            w1w3_kernel[(programs,)](
+                x,
+                w13,
+                rows_R,
+                offsets_E,
+                h_RF,
+                gate_up_RF,
+                *x_TD.stride(),
+                *w13_EFD.stride(),
+                D=d_model,
+                F=double_ff // 2,
+                E=experts,
+                CHUNK=min(triton.next_power_of_2(experts), EXPERT_CHUNK),
+                BLOCK_T=block_t,
+                BLOCK_K=block_k,
+                BLOCK_N=block_n,
+                GROUP=ROW_TILES_PER_GROUP,
+                GATHER=rows_R is not None,
+                DESCRIPTORS=bool(descriptors),
+                WRITE_H=write_h,
+                WRITE_GATE_UP=write_gate_up,
+                num_warps=num_warps,
+                num_stages=num_stages,
+            )
+    except (TritonError, RuntimeError) as error:
+        raise KernelError(
+            f"the W1/W3 kernel failed with {block_t}×{block_k}×{block_n}, {num_warps} warps, "
+            f"{num_stages} stages on {x_TD.device}: {error}; set another `kernel:` or "
+            "model.moe.dispatch: stacked"
+        ) from error
+    return h_RF, gate_up_RF
+
+
+def describe(
+    x_TD: Tensor, w13_EFD: Tensor, rows_R: Tensor | None, block_t: int, block_k: int, block_n: int
+) -> tuple[Any, TensorDescriptor]:
+    """Tensor descriptors of w13 as `[E·2F, D]` and, unless its rows are gathered, of x."""
+    experts, double_ff, d_model = w13_EFD.shape
+    for name, tensor in (("x", x_TD), ("w13", w13_EFD)):
+        if not tensor.is_contiguous() or d_model * tensor.element_size() % 16:
+            raise InputError(
+                f"{name} has strides {tensor.stride()}, and a tensor descriptor needs a "
+                "contiguous tensor with rows of a multiple of 16 bytes; use loads: pointers"
+            )
+    w13 = TensorDescriptor.from_tensor(
+        w13_EFD.view(experts * double_ff, d_model), [block_n, block_k]
+    )
+    return x_TD if rows_R is not None else TensorDescriptor.from_tensor(
+        x_TD, [block_t, block_k]
+    ), w13
+
+
+def multiprocessors(device: torch.device) -> int:
+    """Programs of a persistent launch; the interpreter on a CPU gets two."""
+    if device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count
