@@ -44,7 +44,9 @@ def attend_math(
     keys, kv_heads = k_BSKd.shape[1:3]
     wide = wide_dtype(q_BTHd.dtype)
     scaled_BTHd = q_BTHd.to(wide) * width**-0.5
-    q_BKGTd = scaled_BTHd.view(batch, queries, kv_heads, -1, width).permute(0, 2, 3, 1, 4)
+    q_BKGTd = scaled_BTHd.view(batch, queries, kv_heads, heads // kv_heads, width).permute(
+        0, 2, 3, 1, 4
+    )
     k_BKdS = k_BSKd.to(wide).permute(0, 2, 3, 1)
     v_BKSd = v_BSKd.to(wide).transpose(1, 2)
     past = keys - queries
@@ -55,7 +57,7 @@ def attend_math(
         last = past + stop
         shape_BKGc = (*q_BKGTd.shape[:3], stop - start)
         q_BKRd = q_BKGTd[:, :, :, start:stop].flatten(2, 3)
-        score_BKGcs = (q_BKRd @ k_BKdS[..., first:last]).view(*shape_BKGc, -1)
+        score_BKGcs = (q_BKRd @ k_BKdS[..., first:last]).view(*shape_BKGc, last - first)
         seen_cs = visible(
             torch.arange(past + start, last, device=q_BTHd.device),
             torch.arange(first, last, device=q_BTHd.device),
@@ -74,7 +76,6 @@ def attend_math(
 def _softmax(score_BKGcs: Tensor, sink_H: Tensor | None) -> Tensor:
     if sink_H is None:
         return score_BKGcs.softmax(-1)
-    kv_heads = score_BKGcs.shape[1]
-    sink_KG11 = sink_H.to(score_BKGcs.dtype).view(kv_heads, -1, 1, 1)
+    sink_KG11 = sink_H.to(score_BKGcs.dtype).view(*score_BKGcs.shape[1:3], 1, 1)
     column = sink_KG11.expand(*score_BKGcs.shape[:-1], 1)
     return torch.cat([score_BKGcs, column], dim=-1).softmax(-1)[..., :-1]
