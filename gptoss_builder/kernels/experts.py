@@ -115,20 +115,21 @@ def _experts(
     save: bool,
     launch: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    return forward_body(
-        x_TD,
-        w13_EFD,
-        w2_EDF,
-        offsets_E,
-        rows_R,
-        position_TK,
-        weight_TK,
-        up,
-        down,
-        products,
-        save,
-        launch,
-    )
+    with torch.autocast(x_TD.device.type, enabled=False):
+        return forward_body(
+            x_TD,
+            w13_EFD,
+            w2_EDF,
+            offsets_E,
+            rows_R,
+            position_TK,
+            weight_TK,
+            up,
+            down,
+            products,
+            save,
+            launch,
+        )
 
 
 def forward_body(
@@ -190,23 +191,24 @@ def _experts_backward(
     launch: Sequence[int],
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return backward_body(
-        dy_TD,
-        x_TD,
-        w13_EFD,
-        w2_EDF,
-        offsets_E,
-        rows_R,
-        position_TK,
-        weight_TK,
-        gate_up_RF,
-        up,
-        down,
-        products,
-        save,
-        launch,
-        needs,
-    )
+    with torch.autocast(x_TD.device.type, enabled=False):
+        return backward_body(
+            dy_TD,
+            x_TD,
+            w13_EFD,
+            w2_EDF,
+            offsets_E,
+            rows_R,
+            position_TK,
+            weight_TK,
+            gate_up_RF,
+            up,
+            down,
+            products,
+            save,
+            launch,
+            needs,
+        )
 
 
 def backward_body(

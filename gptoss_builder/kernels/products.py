@@ -79,9 +79,8 @@ def weights_product(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor, how: str) -> 
 @torch.library.custom_op("gptoss::loop_rows", mutates_args=())
 def _loop_rows(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor) -> Tensor:
     out_RN = x_RK.new_empty(x_RK.shape[0], w_EKN.shape[2])
-    with torch.autocast(x_RK.device.type, enabled=False):
-        for expert, (start, end) in enumerate(row_ranges(offsets_E, x_RK.shape[0])):
-            torch.mm(x_RK[start:end], w_EKN[expert], out=out_RN[start:end])
+    for expert, (start, end) in enumerate(row_ranges(offsets_E, x_RK.shape[0])):
+        torch.mm(x_RK[start:end], w_EKN[expert], out=out_RN[start:end])
     return out_RN
 
 
@@ -93,9 +92,8 @@ def _(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor) -> Tensor:
 @torch.library.custom_op("gptoss::loop_weights", mutates_args=())
 def _loop_weights(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor) -> Tensor:
     out_ENK = g_RN.new_empty(offsets_E.shape[0], g_RN.shape[1], x_RK.shape[1])
-    with torch.autocast(x_RK.device.type, enabled=False):
-        for expert, (start, end) in enumerate(row_ranges(offsets_E, x_RK.shape[0])):
-            torch.mm(g_RN[start:end].t(), x_RK[start:end], out=out_ENK[expert])
+    for expert, (start, end) in enumerate(row_ranges(offsets_E, x_RK.shape[0])):
+        torch.mm(g_RN[start:end].t(), x_RK[start:end], out=out_ENK[expert])
     return out_ENK
 
 

@@ -260,7 +260,8 @@ def _w1w3(
     products: str,
     save: bool,
 ) -> tuple[Tensor, Tensor]:
-    return up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
+    with torch.autocast(x_TD.device.type, enabled=False):
+        return up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
 
 
 @_w1w3.register_fake
@@ -295,24 +296,25 @@ def _w1w3_backward(
     needs_x: bool,
     needs_w13: bool,
 ) -> tuple[Tensor, Tensor]:
-    gate_up_RF = (
-        gate_up_RF.clone() if save else up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
-    )
-    silu_mul_backward_(gate_up_RF, dh_RF.clone(memory_format=torch.contiguous_format), None)
-    dx_RD, dw13_EFD = up_backward(
-        gate_up_RF,
-        x_TD,
-        w13_EFD,
-        offsets_E,
-        rows_R,
-        products,
-        needs_x=needs_x,
-        needs_w13=needs_w13,
-    )
+    with torch.autocast(x_TD.device.type, enabled=False):
+        gate_up_RF = (
+            gate_up_RF.clone() if save else up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
+        )
+        dh_RF = dh_RF.clone(memory_format=torch.contiguous_format)
+        silu_mul_backward_(gate_up_RF, dh_RF, None)
+        dx_RD, dw13_EFD = up_backward(
+            gate_up_RF,
+            x_TD,
+            w13_EFD,
+            offsets_E,
+            rows_R,
+            products,
+            needs_x=needs_x,
+            needs_w13=needs_w13,
+        )
     if needs_x and rows_R is not None:
         # index_put_ sorts where index_add_ uses atomics: the same bits every time
-        dx_TD = x_TD.new_zeros(x_TD.shape).index_put_((rows_R,), dx_RD, accumulate=True)
-        return dx_TD, dw13_EFD
+        dx_RD = x_TD.new_zeros(x_TD.shape).index_put_((rows_R,), dx_RD, accumulate=True)
     return dx_RD, dw13_EFD
 
 
