@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,12 +17,22 @@ class Severity(StrEnum):
     ADVICE = "advice"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Position:
     """A place in a text file: line and column count from 1, the column in characters."""
 
     line: int
     column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A repair that needs no decision: at the finding's position, `new` in place of `old`."""
+
+    old: str
+    """What stands there now, on one line."""
+    new: str
+    """What belongs there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,8 @@ class Finding:
     source: str = ""
     """The text of the line at `position`, without its line end."""
     severity: Severity = Severity.ERROR
+    edit: Edit | None = None
+    """The repair, where there is exactly one."""
 
     def __str__(self) -> str:
         where = self.file
@@ -54,8 +67,21 @@ class Finding:
 
 
 def dotted(path: FieldPath) -> str:
-    """Write a field path with dots: `("a", "b", 0)` is `a.b[0]`."""
+    """Write a field path with dots: `("a", "b", 0)` is `a.b[0]`.
+
+    Keys from outside can hold anything: long ones are shortened and what does not print is
+    escaped.
+    """
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{printable(part)}" if text else printable(part)
     return text
+
+
+def printable(text: str, limit: int = 60) -> str:
+    """Shorten a text from outside, and escape what could upset a terminal."""
+    shown = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text[: limit + 1])
+    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"

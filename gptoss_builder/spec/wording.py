@@ -1,0 +1,229 @@
+"""Our words for what the schema refuses: the value, the rule, and what to write.
+
+pydantic decides what is wrong; the message is then made from the value as it was written
+and from the field table, so that it reads the same for a file and for a mapping.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from gptoss_builder.findings import Edit, FieldPath, dotted, printable
+from gptoss_builder.spec import problems
+from gptoss_builder.spec.fields import SpecField, either, fields, find, pattern_of
+from gptoss_builder.spec.given import Given
+from gptoss_builder.spec.problems import Fault
+from gptoss_builder.spec.scalars import lookalike, read_plain, truth_word
+from gptoss_builder.spec.schema import HARD_CAP
+from gptoss_builder.spec.suggest import Suggestion, near_choice
+
+_FORMS = {
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$": "letters, digits, `_`, `-` and `.`, the first not `-` or `.`",
+    r"^[A-Z]{2}[0-9]{3}$": "a rule's code: two capitals and three digits, such as `CK002`",
+    r"^[^\x00]+$": "text without NUL characters",
+}
+"""What each regular expression of the schema asks for."""
+
+_CHOICE_NOTES = {
+    (("training", "precision"), word): "there is no loss scaling, which fp16 needs"
+    for word in ("fp16", "float16", "half")
+}
+
+
+def unknown(path: FieldPath, suggestion: Suggestion | None, *, taken: bool) -> Fault:
+    """Word an unknown key; `taken` says that the suggested field is there already."""
+    key = printable(str(path[-1]))
+    section = dotted(path[:-1]) or "the outermost level"
+    message = f"{section} has no field `{key}`"
+    if suggestion is None:
+        names = ", ".join(fields()[pattern_of(path[:-1])].names)
+        return Fault(problems.UNKNOWN, message, f"its fields are {names}", path, at_key=True)
+    best = suggestion.patterns[0]
+    if best[:-1] != pattern_of(path[:-1]):
+        homes = tuple(".".join(pattern) for pattern in suggestion.patterns[:3])
+        return Fault(problems.UNKNOWN, message, f"did you mean {either(homes)}?", path, at_key=True)
+    if taken:
+        fix = f"keep one of it and `{best[-1]}`, which is there already"
+        return Fault(problems.UNKNOWN, message, fix, path, at_key=True)
+    edit = Edit(str(path[-1]), best[-1]) if suggestion.sure else None
+    fix = f"did you mean `{best[-1]}`?"
+    return Fault(problems.UNKNOWN, message, fix, path, at_key=True, edit=edit)
+
+
+def missing(path: FieldPath) -> Fault:
+    """Word a field that has no default and is not there."""
+    field = find(path)
+    section = dotted(path[:-1]) or "the spec"
+    name = path[-1]
+    takes = f": {field.told()}" if field else ""
+    meaning = f" ({field.doc.rstrip('.')})" if field and field.doc else ""
+    message = f"{section} has no `{name}`{meaning}"
+    return Fault(problems.MISSING, message, f"add `{name}`{takes}", path, at_key=True)
+
+
+def empty(path: FieldPath, field: SpecField) -> Fault:
+    """Word a key with nothing after its colon."""
+    if field.kind == "section":
+        fix = "write its fields on the lines below, indented"
+    else:
+        fix = f"write {field.told()}"
+    if not field.required and path and isinstance(path[-1], str):
+        fix += ", or remove the key"
+    return Fault(problems.EMPTY_VALUE, f"{dotted(path)} is empty", fix, path, at_key=True)
+
+
+def wrong(path: FieldPath, given: Given, field: SpecField) -> Fault:
+    """Word a value that the field does not take."""
+    judge = {
+        "integer": _wrong_number,
+        "number": _wrong_number,
+        "boolean": _wrong_boolean,
+        "choice": _wrong_choice,
+        "text": _wrong_text,
+        "list": _wrong_list,
+        "section": _wrong_section,
+    }[field.kind]
+    verdict = judge(given, field)
+    message = f"{dotted(path) or 'the spec'} is {given.shown()}{verdict.because}"
+    edit = Edit(given.written, verdict.new) if given.written and verdict.new else None
+    return Fault(verdict.code, message, verdict.fix, path, edit=edit)
+
+
+class _Verdict(NamedTuple):
+    """Why a value is refused."""
+
+    code: str
+    because: str
+    """The message after the value, from its comma on."""
+    fix: str
+    new: str = ""
+    """What to write in its place, where that needs no decision."""
+
+
+def _type(field: SpecField, because: str = "") -> _Verdict:
+    because = because or f", where {_a_kind(field)} belongs"
+    return _Verdict(problems.TYPE, because, f"write {field.told()}")
+
+
+def _a_kind(field: SpecField) -> str:
+    kinds = {"integer": "a whole number", "boolean": "`true` or `false`", "choice": "a word"}
+    return kinds.get(field.kind, "text" if field.kind == "text" else f"a {field.kind}")
+
+
+def _wrong_number(given: Given, field: SpecField) -> _Verdict:
+    value = given.value
+    if isinstance(value, str):
+        return _number_as_text(given, field)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return _type(field)
+    if not _is_finite(value):
+        why = "too large" if _has_digits(given) else "not a finite number"
+        return _Verdict(problems.FINITE, f", which is {why}", f"write {field.told()}")
+    if field.kind == "integer" and isinstance(value, float):
+        below = math.floor(value)
+        if below == value:
+            whole = str(below)
+            because = ", which is not written as a whole number"
+            return _Verdict(problems.TYPE, because, f"write {whole}", whole)
+        near = f"write {below} or {below + 1}"
+        return _Verdict(problems.TYPE, ", which is not a whole number", near)
+    return _out_of_range(value, field)
+
+
+def _out_of_range(value: float, field: SpecField) -> _Verdict:
+    high = field.range.high
+    fix = f"write {field.told()}"
+    if field.pattern[-1] in {"d_model", "d_ff"} and high == HARD_CAP and value > HARD_CAP:
+        return _Verdict(problems.CAP, f", above the hard cap of {HARD_CAP}", fix)
+    if high is not None and value >= high:
+        limit = "not below" if field.range.high_open else "above the largest,"
+        return _Verdict(problems.RANGE, f", {limit} {high:.15g}", fix)
+    limit = "not above" if field.range.low_open else "below the smallest,"
+    return _Verdict(problems.RANGE, f", {limit} {field.range.low:.15g}", fix)
+
+
+def _number_as_text(given: Given, field: SpecField) -> _Verdict:
+    text = given.value.strip()
+    if isinstance(read_plain(text), (int, float)) and not isinstance(read_plain(text), bool):
+        return _Verdict(problems.TYPE, ", not a number", f"write {text}, without quotes", text)
+    found = lookalike(text)
+    if found is None:
+        return _type(field)
+    whole = field.kind == "integer"
+    meant = [word for word in found.meant if not whole or isinstance(read_plain(word), int)]
+    if not meant:
+        return _type(field)
+    sure = meant[0] if len(found.meant) == 1 and given.plain else ""
+    return _Verdict(problems.SPELLING, f", {found.what}", f"write {' or '.join(meant)}", sure)
+
+
+def _wrong_boolean(given: Given, field: SpecField) -> _Verdict:
+    word = truth_word(given.value) if isinstance(given.value, str) else None
+    if word is None:
+        return _type(field)
+    because = ", which is text in YAML 1.2" if given.plain else ", not a truth value"
+    code = problems.SPELLING if given.plain else problems.TYPE
+    return _Verdict(code, because, f"write {word}", word)
+
+
+def _wrong_choice(given: Given, field: SpecField) -> _Verdict:
+    note = _CHOICE_NOTES.get((field.pattern, given.value)) if _is_text(given.value) else None
+    fix = f"write {field.told()}"
+    if note is not None:
+        return _Verdict(problems.CHOICE, f": {note}", fix)
+    near = near_choice(given.value, field.choices) if _is_text(given.value) else None
+    if near is not None and len(field.choices) > 1:
+        fix = f"did you mean `{near}`? It can be {field.told()}"
+    return _Verdict(problems.CHOICE, ", which is none of the choices", fix)
+
+
+def _wrong_text(given: Given, field: SpecField) -> _Verdict:
+    value, most = given.value, field.range.high
+    if not isinstance(value, str):
+        if given.written and isinstance(value, (bool, int, float)):
+            quoted = f'"{given.written}"'
+            return _Verdict(problems.TYPE, ", not text", f"write {quoted}, in quotes", quoted)
+        return _type(field)
+    if most is not None and len(value) > most:
+        because = f", which has {len(value)} characters"
+        return _Verdict(problems.TEXT, because, f"write at most {most:g}")
+    if value == "":
+        return _Verdict(problems.TEXT, ", which is empty", "write one character at least")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        return _Verdict(problems.TEXT, ", which is no Unicode text", "remove the lone surrogate")
+    form = _FORMS.get(field.form, f"text that matches {field.form}")
+    return _Verdict(problems.TEXT, ", which has a wrong form", f"write {form}")
+
+
+def _wrong_list(given: Given, field: SpecField) -> _Verdict:
+    if not isinstance(given.value, list):
+        new = f"[{given.written}]" if given.written and given.plain else ""
+        fix = f"write {field.told()}, such as {new}" if new else f"write {field.told()}"
+        return _Verdict(problems.TYPE, ", where a list belongs", fix)
+    count = len(given.value)
+    because = f" of {count} item{'' if count == 1 else 's'}"
+    return _Verdict(problems.LENGTH, because, f"write {field.told()}")
+
+
+def _wrong_section(given: Given, field: SpecField) -> _Verdict:
+    if field.choices and isinstance(given.value, str):
+        because = ", which is none of the choices"
+        return _Verdict(problems.CHOICE, because, f"write {field.told()}")
+    return _type(field)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _has_digits(given: Given) -> bool:
+    return isinstance(given.value, int) or bool(re.search("[0-9]", given.written or ""))
