@@ -156,9 +156,9 @@ def _serving(model: Transformer) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad():
-            with torch.autocast(device_type, torch.bfloat16) if autocast else nullcontext():
-                yield
+        precision = torch.autocast(device_type, torch.bfloat16) if autocast else nullcontext()
+        with torch.no_grad(), precision:
+            yield
     finally:
         for module, training in modes:
             module.training = training
