@@ -1,0 +1,181 @@
+"""Launch configurations of the W1/W3 kernel, and what can be said of one without a GPU.
+
+A row of the table is the best known configuration of one architecture and precision, with
+its evidence. A spec's own `kernel:` block is judged by the same functions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gptoss_builder.errors import LaunchError
+from gptoss_builder.plan.schema import LaunchConfig
+from gptoss_builder.spec.schema import Kernel, KernelSpec, Precision
+from gptoss_builder.targets import ARCHITECTURES, ArchName
+
+ELEMENT_BYTES: dict[Precision, int] = {"bf16": 2, "fp32": 4}
+LARGEST_TILE = 2**20
+"""Elements of a Triton tile."""
+REGISTER_UNIT = 256
+"""Registers are allocated to a warp in this unit (CUDA occupancy calculator)."""
+SHARED_MEMORY_UNIT = 128
+"""Shared memory is allocated to a block in this unit (CUDA occupancy calculator)."""
+
+SEED = LaunchConfig(
+    block_t=16,
+    block_k=32,
+    block_n=32,
+    num_warps=4,
+    num_stages=1,
+    source="measured",
+    evidence="59.9 TFLOP/s on an H200 (bf16, 65,536 rows, 768 to 1,536) as first published",
+)
+"""The configuration that the kernel was first published with; small enough for any card."""
+
+
+class Tile(NamedTuple):
+    """The part of a launch configuration that a table row chooses."""
+
+    block_t: int
+    block_k: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+_COMPILED = "compiled: no spill, fits; Triton 3.9"
+
+_TABLE: dict[tuple[ArchName, Precision], LaunchConfig] = {}
+
+
+def _row(
+    arch: ArchName,
+    precision: Precision,
+    tile: Tile,
+    *,
+    evidence: str = _COMPILED,
+    measured: bool = False,
+    descriptors: bool = False,
+    persistent: bool = False,
+) -> None:
+    _TABLE[arch, precision] = LaunchConfig(
+        **tile._asdict(),
+        loads="descriptors" if descriptors else "pointers",
+        persistent=persistent,
+        source="measured" if measured else "compiled",
+        evidence=evidence,
+    )
+
+
+for _arch in ("sm80", "sm86", "sm89", "sm100", "sm103", "sm120"):
+    _row(_arch, "bf16", Tile(128, 64, 64, 8, 2))
+_row("sm90", "bf16", Tile(128, 64, 128, 8, 3), descriptors=True, persistent=True)
+for _arch in ARCHITECTURES:
+    _row(_arch, "fp32", Tile(64, 32, 32, 4, 2))
+
+
+def choose(
+    arch: ArchName, precision: Precision, d_model: int, d_ff: int, kernel: Kernel
+) -> LaunchConfig:
+    """The launch configuration for an architecture, or the spec's own, checked.
+
+    Args:
+        arch: architecture of the card.
+        precision: type of the products.
+        d_model: width of the reduction.
+        d_ff: columns of gate and of up.
+        kernel: the spec's `kernel`: `auto`, or a configuration.
+
+    Raises:
+        LaunchError: the table has no row, or the configuration cannot run there.
+    """
+    if kernel != "auto":
+        config = of_spec(kernel)
+    elif (arch, precision) in _TABLE:
+        config = _TABLE[arch, precision]
+    else:
+        raise LaunchError(
+            f"the kernel has no launch configuration for {precision} on {arch}; "
+            "set model.moe.dispatch: stacked, or another precision or target"
+        )
+    problems = judge(config, arch, precision)
+    if problems:
+        raise LaunchError(f"kernel: {'; '.join(problems)}")
+    return config
+
+
+def of_spec(kernel: KernelSpec) -> LaunchConfig:
+    """A spec's own configuration: pointer loads, one program a tile."""
+    return LaunchConfig(
+        **kernel.model_dump(), source="spec", evidence="the spec's own `kernel:` block"
+    )
+
+
+def judge(config: LaunchConfig, arch: ArchName, precision: Precision) -> list[str]:
+    """Why `config` cannot run on `arch`: no entry when nothing speaks against it."""
+    if arch == "cpu":
+        return ["the kernel needs a GPU, and the target is cpu; set model.moe.dispatch: stacked"]
+    if precision == "bf16" and not ARCHITECTURES[arch].bf16:
+        return [f"{arch} has no bf16; set training.precision: fp32 or model.moe.dispatch: stacked"]
+    problems = shape_problems(config)
+    if problems:
+        return problems
+    limit = ARCHITECTURES[arch].shared_memory_per_block
+    needed = shared_memory_bytes(config, arch, ELEMENT_BYTES[precision])
+    if needed > limit:
+        problems.append(
+            f"{needed:,} bytes of shared memory are needed and a block of {arch} has {limit:,}; "
+            "use fewer stages or smaller blocks"
+        )
+    return problems
+
+
+def shape_problems(config: LaunchConfig) -> list[str]:
+    """What Triton itself refuses, whatever the card."""
+    problems = []
+    for name, floor in (("block_t", 16), ("block_k", 16), ("block_n", 16), ("num_warps", 1)):
+        value = getattr(config, name)
+        if value < floor or value & (value - 1):
+            problems.append(f"{name} is {value}; it must be a power of two of at least {floor}")
+    return problems
+
+
+def shared_memory_bytes(config: LaunchConfig, arch: ArchName, element_bytes: int) -> int:
+    """Shared memory of a block, as Triton allocates it (see docs/kernel.md for the comparison).
+
+    A stage holds a tile of x and one of each of W1 and W3. The epilogue stages the output tile.
+    """
+    stage = (config.block_t + 2 * config.block_n) * config.block_k * element_bytes
+    epilogue = config.block_t * config.block_n * element_bytes
+    if arch == "sm75" or config.num_stages == 1:
+        return max(stage, epilogue)
+    if arch in ("sm90", "sm100", "sm103"):
+        return max(config.num_stages * stage, epilogue)
+    return max((config.num_stages - 1) * stage, epilogue)
+
+
+def occupancy(arch: ArchName, *, num_warps: int, registers: int, shared_memory: int) -> int:
+    """Blocks that fit on a multiprocessor at a time (the CUDA occupancy calculator's rule).
+
+    Args:
+        arch: architecture.
+        num_warps: warps of a block.
+        registers: registers of a thread, as the assembler reports them.
+        shared_memory: bytes of a block, static and dynamic.
+    """
+    limits = ARCHITECTURES[arch]
+    warp_registers = _round_up(registers * limits.warp_size, REGISTER_UNIT)
+    block_bytes = _round_up(shared_memory + limits.shared_memory_reserved, SHARED_MEMORY_UNIT)
+    warps_by_registers = limits.registers_per_multiprocessor // max(warp_registers, 1)
+    # the four schedulers of a multiprocessor each own a quarter of its registers
+    warps_by_registers -= warps_by_registers % 4
+    return min(
+        warps_by_registers // num_warps,
+        limits.shared_memory_per_multiprocessor // max(block_bytes, 1),
+        limits.warps_per_multiprocessor // num_warps,
+        limits.blocks_per_multiprocessor,
+    )
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
