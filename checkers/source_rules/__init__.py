@@ -1,0 +1,1 @@
+"""Rules about Python source: a rule a file, named after its code."""

@@ -1,0 +1,31 @@
+"""Numbers as people read them, for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+GIB = 2**30
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB with two decimals: `20.73 GiB`."""
+    return f"{size / GIB:.2f} GiB"
+
+
+def either(values: Iterable[object]) -> str:
+    """A choice in words: `2, 4 or 8`."""
+    words = [str(value) for value in values]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def divisors_near(number: int, wanted: int) -> tuple[int, ...]:
+    """The divisors of `number` next to `wanted`, below and above it."""
+    below = next((d for d in range(min(wanted, number), 0, -1) if number % d == 0), 1)
+    above = next((d for d in range(wanted, number + 1) if number % d == 0), number)
+    return tuple(sorted({below, above}))
+
+
+def multiples_near(number: int, unit: int, most: int) -> tuple[int, ...]:
+    """The multiples of `unit` next to `number`, from one `unit` to `most`."""
+    low = number // unit * unit
+    return tuple(value for value in (low, low + unit) if unit <= value <= most)

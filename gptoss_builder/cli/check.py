@@ -1,0 +1,170 @@
+"""gptoss-check: every rule on specs and Python files, and what was found in five formats."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from codecs import BOM_UTF8
+from collections.abc import Sequence
+from pathlib import Path
+
+from checkers.fix import Repair, repair, unified
+from checkers.output import FORMATS, text
+from checkers.paths import collect
+from checkers.registry import RULES
+from checkers.report import Report
+from checkers.run import check_python
+from checkers.selection import Selection
+from gptoss_builder.errors import InputError
+from gptoss_builder.files import write_text
+from gptoss_builder.findings import Finding, Severity
+from gptoss_builder.pipeline import check
+from gptoss_builder.spec.load import read_document
+from gptoss_builder.spec.text_file import read_bytes
+from gptoss_builder.targets import lookup
+
+CLEAN, FOUND, WRONG_USAGE = 0, 1, 2
+STDIN = "-"
+"""The path that stands for a spec on standard input."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code is 0 clean, 1 errors found, 2 wrong usage."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except InputError as error:
+        print(f"gptoss-check: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    except BrokenPipeError:
+        # The reader has gone (head, less): point stdout elsewhere so that exit stays silent.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FOUND
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.explain is not None:
+        return _explain(options.explain)
+    if not options.paths:
+        raise InputError("name a spec, a Python file or a folder; - is standard input")
+    selection = Selection.of(options.select, options.ignore)
+    if options.target is not None:
+        lookup(options.target)  # A wrong name is said once, before any file is read.
+    files = collect(options.paths, options.exclude)
+    if options.fix or options.diff:
+        _repair(files, options)
+        if options.diff:
+            return CLEAN
+    report = selection.apply(_report(files, options.target))
+    _write(report, options)
+    return FOUND if report.count(Severity.ERROR) else CLEAN
+
+
+def _report(files: Sequence[str], target: str | None) -> Report:
+    findings: list[Finding] = []
+    unplanned: list[str] = []
+    suppressed = 0
+    names: list[str] = []
+    for file in files:
+        if file.endswith(".py"):
+            names.append(file)
+            findings += check_python(file)
+            continue
+        if file == STDIN:
+            checked = check("<stdin>", target=target, text=sys.stdin.buffer.read())
+        else:
+            checked = check(file, target=target)
+        names.append(checked.document.file)
+        findings += checked.findings
+        suppressed += checked.suppressed
+        if checked.plan is None:
+            unplanned.append(checked.document.file)
+    return Report(tuple(names), tuple(findings), suppressed, tuple(unplanned))
+
+
+def _repair(files: Sequence[str], options: argparse.Namespace) -> None:
+    for file in files:
+        if file.endswith(".py"):
+            continue
+        if file == STDIN and not options.diff:
+            raise InputError("--fix cannot write standard input; use --diff with it")
+        content = sys.stdin.buffer.read() if file == STDIN else read_bytes(Path(file))
+        repaired = _repaired("<stdin>" if file == STDIN else file, content, options.target)
+        if options.diff:
+            sys.stdout.write(unified(repaired))
+        elif repaired.count:
+            _overwrite(Path(file), repaired.after, marked=content.startswith(BOM_UTF8))
+            print(f"{file}: {repaired.count} repaired", file=sys.stderr)
+
+
+def _repaired(name: str, content: bytes, target: str | None) -> Repair:
+    document = read_document(name, text=content)
+
+    def findings(text: str) -> tuple[Finding, ...]:
+        return check(name, target=target, text=text).findings
+
+    return repair(name, document.text, findings)
+
+
+def _overwrite(path: Path, after: str, *, marked: bool) -> None:
+    place = path.resolve()
+    mode = place.stat().st_mode
+    try:
+        write_text(place, ("\ufeff" if marked else "") + after)
+        place.chmod(mode)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _write(report: Report, options: argparse.Namespace) -> None:
+    if options.output_file is None and options.format == "text":
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        sys.stdout.write(text.render(report, colour=colour))
+        return
+    rendered = FORMATS[options.format](report)
+    if options.output_file is None:
+        sys.stdout.write(rendered)
+        return
+    try:
+        write_text(Path(options.output_file), rendered)
+    except OSError as error:
+        raise InputError(f"{options.output_file} cannot be written: {error.strerror}") from error
+
+
+def _explain(code: str) -> int:
+    rule = RULES.get(code.upper())
+    if rule is None:
+        raise InputError(f"there is no rule {code}; docs/rules.md lists every one")
+    indent = "\n    "
+    print(
+        f"{rule.code} ({rule.severity}): {rule.title}\n\n{rule.why}\n\n"
+        f"Refused:{indent}{rule.bad.replace(chr(10), indent)}\n\n"
+        f"Accepted:{indent}{rule.good.replace(chr(10), indent)}"
+    )
+    return CLEAN
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gptoss-check",
+        description="Check model specs (.yaml, .yml) and Python source (.py). No GPU is needed, "
+        "and nothing that is checked is imported or run.",
+        epilog="Exit codes: 0 clean or advice only, 1 errors found, 2 wrong usage or no file.",
+    )
+    add = parser.add_argument
+    add("paths", nargs="*", metavar="PATH", help="file, folder, or - for a spec on standard input")
+    add("--target", metavar="T", help="card (h200), architecture (sm80) or cpu; wins over the spec")
+    add("--select", metavar="CODES", help="only these rules or families (MO001,KL) and hard rules")
+    add("--ignore", metavar="CODES", help="not these rules or families; hard rules cannot be")
+    add("--exclude", metavar="GLOB", action="append", default=[], help="leave out matching paths")
+    add("--format", choices=list(FORMATS), default="text", help="default: text")
+    add("--output-file", metavar="F", help="write the report there instead of printing it")
+    add("--explain", metavar="CODE", help="print a rule, its reason and its examples")
+    add("--fix", action="store_true", help="apply the repairs that leave no choice")
+    add("--diff", action="store_true", help="show what --fix would do, and write nothing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Load, spec rules, resolve, plan rules: the one line from a file to a plan.
+
+Nothing here judges anything; it calls those who do, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from checkers import run
+from gptoss_builder.errors import InputError, SpecError, TargetError
+from gptoss_builder.findings import Finding, Severity
+from gptoss_builder.plan.resolve import resolve
+from gptoss_builder.plan.schema import Plan
+from gptoss_builder.spec.load import Document, read_document
+from gptoss_builder.spec.schema import Spec
+from gptoss_builder.targets import Target, lookup
+
+Source = str | PathLike[str] | Mapping[str, Any] | Spec
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A spec after every rule that could run."""
+
+    document: Document
+    """The spec as it was read."""
+    plan: Plan | None
+    """What it comes to; None when the findings say why it cannot be made."""
+    findings: tuple[Finding, ...]
+    """Everything that was found, from the top of the file to its end."""
+    suppressed: int = 0
+    """Findings that the spec accepts and that are therefore not listed."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that make the spec illegal."""
+        return tuple(f for f in self.findings if f.severity is Severity.ERROR)
+
+
+def check(source: Source, *, target: str | None = None, text: str | bytes | None = None) -> Checked:
+    """Run every rule on a spec.
+
+    Args:
+        source: path of a spec, a mapping, or a `Spec`.
+        target: card, architecture or `cpu`, in place of the spec's own.
+        text: the content, or its bytes, when it does not come from the file that `source` names.
+
+    Raises:
+        InputError: the path is not there or cannot be read.
+        TargetError: `target` is not in the table. A bad spec raises nothing.
+    """
+    values = source.model_dump(mode="json") if isinstance(source, Spec) else source
+    document = read_document(values, text=text)
+    card = _card(document, target)
+    report = run.check_document(document, card)
+    findings = [*document.findings, *report.findings]
+    plan = None
+    if report.plannable and document.spec is not None and card is not None:
+        try:
+            plan = resolve(document.spec, card)
+        except InputError as error:
+            findings.append(run.unresolved(document, error))
+        else:
+            findings += run.check_plan(document, plan)
+    kept, dropped = run.suppress(document, findings, complete=plan is not None)
+    return Checked(document, plan, tuple(sorted(kept, key=run.by_position)), dropped)
+
+
+def make_plan(source: Source, *, target: str | None = None) -> Plan:
+    """Check a spec and give its plan; the arguments are those of `check`.
+
+    Raises:
+        SpecError: the spec has errors; its `findings` are all of them.
+        InputError, TargetError: as `check`.
+    """
+    checked = check(source, target=target)
+    if checked.errors or checked.plan is None:
+        raise SpecError(checked.errors)
+    return checked.plan
+
+
+def _card(document: Document, target: str | None) -> Target | None:
+    named = document.valid(("target", "gpu")) and document.partial is not None
+    own = document.partial.target.gpu if document.partial is not None and named else None
+    if target is not None:
+        return lookup(target, keep=own)
+    if own is None:
+        return None
+    try:
+        return lookup(own)
+    except TargetError:
+        return None  # SP101 says so, with the position.
