@@ -83,5 +83,7 @@ def dotted(path: FieldPath) -> str:
 
 def printable(text: str, limit: int = 60) -> str:
     """Shorten a text from outside, and escape what could upset a terminal."""
+    if len(text) <= limit and text.isprintable():
+        return text
     shown = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text[: limit + 1])
     return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"

@@ -6,7 +6,7 @@ a range or a choice is written once, in `schema.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -30,6 +30,13 @@ _KINDS: dict[str, Kind] = {
     "boolean": "boolean",
     "string": "text",
 }
+FORMS = {
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$": "letters, digits, `_`, `-` and `.`, the first not `-` or `.`",
+    r"^[A-Z]{2}[0-9]{3}$": "a rule's code: two capitals and three digits, such as `CK002`",
+    r"^[^\x00]+$": "text",
+}
+"""What each regular expression of the schema asks for."""
+
 _UNTOLD = 1e9
 """Upper bounds above this only keep out the absurd, and are told when they are broken."""
 
@@ -43,10 +50,10 @@ class Range:
     low_open: bool = False
     high_open: bool = False
 
-    def told(self) -> str:
+    def told(self, untold: float = _UNTOLD) -> str:
         """Say it: `from 1 to 8192`, `above 0`, `of at least 0 and below 1`; empty if unbounded."""
         low = None if self.low is None else f"{self.low:.15g}"
-        high = None if self.high is None or self.high > _UNTOLD else f"{self.high:.15g}"
+        high = None if self.high is None or self.high > untold else f"{self.high:.15g}"
         if low and high and not (self.low_open or self.high_open):
             return f"from {low} to {high}"
         parts = []
@@ -179,12 +186,12 @@ def _told_list(field: SpecField) -> str:
     return f"a list{of}, with {low:g} to {high:g} items"
 
 
-_TOLD = {
+_TOLD: dict[Kind, Callable[[SpecField], str]] = {
     "section": _told_section,
     "list": _told_list,
     "integer": lambda field: f"a whole number {field.range.told()}".rstrip(),
     "number": lambda field: f"a number {field.range.told()}".rstrip(),
     "boolean": lambda field: "`true` or `false`",
     "choice": lambda field: either(field.choices),
-    "text": lambda field: "text",
+    "text": lambda field: FORMS.get(field.form, "text"),
 }

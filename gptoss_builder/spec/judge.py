@@ -12,11 +12,11 @@ from gptoss_builder.findings import FieldPath, Position
 from gptoss_builder.spec import wording
 from gptoss_builder.spec.fields import Pattern, SpecField, fields, find, pattern_of
 from gptoss_builder.spec.filler import fill, value_at
+from gptoss_builder.spec.parsed import Parsed
 from gptoss_builder.spec.places import Places
 from gptoss_builder.spec.problems import Fault
 from gptoss_builder.spec.schema import Spec
 from gptoss_builder.spec.suggest import suggest
-from gptoss_builder.spec.yaml_text import Parsed
 
 MAX_WORDED = 200
 """Faults that are put into words: looking for near names takes time."""

@@ -17,11 +17,12 @@ from gptoss_builder.findings import FieldPath, Finding, Position, Severity, dott
 from gptoss_builder.spec import problems
 from gptoss_builder.spec.judge import judge
 from gptoss_builder.spec.mapping import from_mapping
+from gptoss_builder.spec.parsed import Parsed
 from gptoss_builder.spec.places import Places
 from gptoss_builder.spec.problems import Fault
 from gptoss_builder.spec.schema import Spec
 from gptoss_builder.spec.text_file import decode, read_bytes
-from gptoss_builder.spec.yaml_text import Parsed, parse
+from gptoss_builder.spec.yaml_text import parse
 
 MAX_FINDINGS = 100
 """Findings of one file; the rest is counted."""

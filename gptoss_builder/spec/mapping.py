@@ -7,8 +7,8 @@ from typing import Any
 
 from gptoss_builder.findings import FieldPath, dotted
 from gptoss_builder.spec import problems
+from gptoss_builder.spec.parsed import MAX_DEPTH, MAX_VALUES, Parsed
 from gptoss_builder.spec.problems import Fault
-from gptoss_builder.spec.yaml_text import MAX_DEPTH, MAX_VALUES, Parsed
 
 
 class _StopReading(Exception):  # noqa: N818 (not an error: the fault is recorded already)

@@ -10,8 +10,8 @@ from yaml.events import CollectionStartEvent, ScalarEvent
 
 from gptoss_builder.findings import FieldPath, Position
 from gptoss_builder.spec.given import Given
-from gptoss_builder.spec.yaml_errors import lines_of
-from gptoss_builder.spec.yaml_text import Place
+from gptoss_builder.spec.parsed import Place
+from gptoss_builder.spec.yaml_errors import lines_of, place_of
 
 MAX_LINE = 1000
 """Characters of a line that a finding carries."""
@@ -43,8 +43,7 @@ class Places:
         inline = bool(value.flow_style) if isinstance(value, CollectionStartEvent) else True
         empty = isinstance(value, ScalarEvent) and value.value == "" and value.implicit[0]
         at_value = exact and inline and not at_key and not empty
-        mark = (value if at_value or place.key is None else place.key).start_mark
-        return Position(mark.line + 1, mark.column + 1)
+        return place_of((value if at_value or place.key is None else place.key).start_mark)
 
     def line(self, position: Position) -> str:
         """Give the text of a line, cut where it is too long to print."""
@@ -56,8 +55,8 @@ class Places:
         place = self._places.get(path)
         if place is None or not isinstance(place.value, ScalarEvent):
             return Given(value)
-        start, end = place.value.start_mark, place.value.end_mark
-        if start.line != end.line or start.line >= len(self._lines):
+        start, end = place_of(place.value.start_mark), place_of(place.value.end_mark)
+        if start.line != end.line:
             return Given(value)
-        written = self._lines[start.line][start.column : end.column]
+        written = self.line(start)[start.column - 1 : end.column - 1]
         return Given(value, written or None, bool(place.value.implicit[0]))

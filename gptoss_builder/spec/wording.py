@@ -19,17 +19,7 @@ from gptoss_builder.spec.scalars import lookalike, read_plain, truth_word
 from gptoss_builder.spec.schema import HARD_CAP
 from gptoss_builder.spec.suggest import Suggestion, near_choice
 
-_FORMS = {
-    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$": "letters, digits, `_`, `-` and `.`, the first not `-` or `.`",
-    r"^[A-Z]{2}[0-9]{3}$": "a rule's code: two capitals and three digits, such as `CK002`",
-    r"^[^\x00]+$": "text without NUL characters",
-}
-"""What each regular expression of the schema asks for."""
-
-_CHOICE_NOTES = {
-    (("training", "precision"), word): "there is no loss scaling, which fp16 needs"
-    for word in ("fp16", "float16", "half")
-}
+_FP16 = ("fp16", "float16", "half")
 
 
 def unknown(path: FieldPath, suggestion: Suggestion | None, *, taken: bool) -> Fault:
@@ -169,11 +159,11 @@ def _wrong_boolean(given: Given, field: SpecField) -> _Verdict:
 
 
 def _wrong_choice(given: Given, field: SpecField) -> _Verdict:
-    note = _CHOICE_NOTES.get((field.pattern, given.value)) if _is_text(given.value) else None
     fix = f"write {field.told()}"
-    if note is not None:
-        return _Verdict(problems.CHOICE, f": {note}", fix)
-    near = near_choice(given.value, field.choices) if _is_text(given.value) else None
+    if field.pattern == ("training", "precision") and given.value in _FP16:
+        because = ", which needs loss scaling, and there is none"
+        return _Verdict(problems.CHOICE, because, fix)
+    near = near_choice(given.value, field.choices) if isinstance(given.value, str) else None
     if near is not None and len(field.choices) > 1:
         fix = f"did you mean `{near}`? It can be {field.told()}"
     return _Verdict(problems.CHOICE, ", which is none of the choices", fix)
@@ -182,19 +172,24 @@ def _wrong_choice(given: Given, field: SpecField) -> _Verdict:
 def _wrong_text(given: Given, field: SpecField) -> _Verdict:
     value, most = given.value, field.range.high
     if not isinstance(value, str):
-        if given.written and isinstance(value, (bool, int, float)):
-            quoted = f'"{given.written}"'
-            return _Verdict(problems.TYPE, ", not text", f"write {quoted}, in quotes", quoted)
-        return _type(field)
+        return _no_text(given, field)
+    if value == "":
+        return _Verdict(problems.TEXT, ", which is empty", f"write {field.told()}")
     if most is not None and len(value) > most:
         because = f", which has {len(value)} characters"
         return _Verdict(problems.TEXT, because, f"write at most {most:g}")
-    if value == "":
-        return _Verdict(problems.TEXT, ", which is empty", "write one character at least")
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        return _Verdict(problems.TEXT, ", which is no Unicode text", "remove the lone surrogate")
-    form = _FORMS.get(field.form, f"text that matches {field.form}")
-    return _Verdict(problems.TEXT, ", which has a wrong form", f"write {form}")
+    hidden = next((c for c in value if c == "\0" or "\ud800" <= c <= "\udfff"), None)
+    if hidden is not None:
+        because = f", which has the character U+{ord(hidden):04X}"
+        return _Verdict(problems.TEXT, because, "remove it")
+    return _Verdict(problems.TEXT, ", which has a wrong form", f"write {field.told()}")
+
+
+def _no_text(given: Given, field: SpecField) -> _Verdict:
+    if given.written and isinstance(given.value, (bool, int, float)):
+        quoted = f'"{given.written}"'
+        return _Verdict(problems.TYPE, ", not text", f"write {quoted}, in quotes", quoted)
+    return _type(field)
 
 
 def _wrong_list(given: Given, field: SpecField) -> _Verdict:
@@ -212,10 +207,6 @@ def _wrong_section(given: Given, field: SpecField) -> _Verdict:
         because = ", which is none of the choices"
         return _Verdict(problems.CHOICE, because, f"write {field.told()}")
     return _type(field)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _is_finite(value: float) -> bool:

@@ -7,7 +7,7 @@ that most often is behind it.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -106,8 +106,7 @@ _ADVICE = (
 
 def explain(error: yaml.MarkedYAMLError, text: str) -> Fault:
     """Turn a parser's error into a fault at the place of the mistake."""
-    mark = error.problem_mark or error.context_mark
-    position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
+    position = place_of(error.problem_mark or error.context_mark)
     lines = lines_of(text)
     if position.line > len(lines):
         position = Position(len(lines), len(lines[-1]) + 1)
@@ -127,6 +126,11 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> Fault:
         message = f"a value cannot start with `{character}`"
         return Fault(BROKEN, message, "put it in quotes", position=position)
     return _advise(error, position)
+
+
+def place_of(mark: Any) -> Position:
+    """Give the position of a mark of either parser; an error may come without one."""
+    return Position(mark.line + 1, mark.column + 1) if mark is not None else Position(1, 1)
 
 
 def lines_of(text: str) -> list[str]:
@@ -149,9 +153,8 @@ def _advise(error: yaml.MarkedYAMLError, position: Position) -> Fault:
     problem = f"{error.context or ''} {error.problem or ''}"
     for advice in _ADVICE:
         if re.search(advice.pattern, problem):
-            start = error.context_mark
-            if advice.at_start and start is not None:
-                position = Position(start.line + 1, start.column + 1)
+            if advice.at_start:
+                position = place_of(error.context_mark)
             return Fault(advice.code, advice.message, advice.fix, position=position)
     message = f"this is not YAML: {error.problem or 'it cannot be read'}"
     return Fault(BROKEN, message, "put text with special characters in quotes", position=position)

@@ -27,14 +27,10 @@ from yaml.events import (
 
 from gptoss_builder.findings import FieldPath, Position, dotted
 from gptoss_builder.spec import problems
+from gptoss_builder.spec.parsed import MAX_DEPTH, MAX_VALUES, Parsed, Place
 from gptoss_builder.spec.problems import Fault
 from gptoss_builder.spec.scalars import read_plain, same_key
-from gptoss_builder.spec.yaml_errors import explain, lines_of
-
-MAX_DEPTH = 32
-"""Levels of nesting, several times the schema's own."""
-MAX_VALUES = 10_000
-"""Keys and values of one file."""
+from gptoss_builder.spec.yaml_errors import explain, lines_of, place_of
 
 PARSERS: tuple[Any, ...] = (getattr(yaml, "CSafeLoader", yaml.SafeLoader), yaml.SafeLoader)
 """The fast parser, where there is one, and the pure Python one."""
@@ -42,30 +38,6 @@ PARSERS: tuple[Any, ...] = (getattr(yaml, "CSafeLoader", yaml.SafeLoader), yaml.
 _NOT_TEXT = re.compile(
     "[^\t\n\r -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
-
-
-@dataclass(slots=True)
-class Place:
-    """The events of a field's key (None for an item of a list) and of its value."""
-
-    key: ScalarEvent | None
-    value: NodeEvent
-
-
-@dataclass(slots=True)
-class Parsed:
-    """What a text holds."""
-
-    value: Any = None
-    """Plain values."""
-    complete: bool = False
-    """Whether a whole document was read; `value` is a part of one otherwise."""
-    places: dict[FieldPath, Place] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
-    unreadable: set[FieldPath] = field(default_factory=set)
-    """Fields whose value here is a stand-in, or one of several; a fault says why."""
-    empty: set[FieldPath] = field(default_factory=set)
-    """Fields with nothing after the colon; their value here is None."""
 
 
 @dataclass(slots=True)
@@ -164,14 +136,14 @@ class _Reader:
         top.drop_next = top.dropped
         if top.dropped:
             return
-        section = dotted(top.path) or "the outermost level"
         if event.value == "<<" and event.implicit[0]:
-            message = f"{section} has a merge key, `<<`"
+            message = f"{_section(top.path)} has a merge key, `<<`"
             self._fault(problems.ALIAS, message, "write the fields out", event, top.path)
             top.drop_next = True
         elif event.value == "":
+            message = f"{_section(top.path)} has an empty key"
             fix = "write the field's name before the colon"
-            self._fault(problems.KEY, f"{section} has an empty key", fix, event, top.path)
+            self._fault(problems.KEY, message, fix, event, top.path)
             top.drop_next = True
         else:
             self._refuse_decoration(event, (*top.path, event.value))
@@ -183,7 +155,7 @@ class _Reader:
         if first is event:
             return
         path = (*top.path, event.value)
-        lines = f"lines {first.start_mark.line + 1} and {event.start_mark.line + 1}"
+        lines = f"lines {place_of(first.start_mark).line} and {place_of(event.start_mark).line}"
         message = f"{dotted(path)} is given twice, on {lines}"
         if first.value != event.value:
             message = f"`{first.value}` and `{event.value}`, on {lines}, can be read as one key"
@@ -227,29 +199,38 @@ class _Reader:
         return path, dropped
 
     def _refuse_decoration(self, event: NodeEvent, path: FieldPath) -> None:
-        name = dotted(path) or "the spec"
         if isinstance(event, AliasEvent):
-            message, fix = f"{name} is the alias `*{event.anchor}`", "write the value out"
+            message, fix = f"{_value(path)} is the alias `*{event.anchor}`", "write the value out"
             self._fault(problems.ALIAS, message, fix, event, path)
             self.parsed.unreadable.add(path)
             return
         if event.anchor is not None:
-            message, fix = f"{name} has the anchor `&{event.anchor}`", f"remove `&{event.anchor}`"
-            self._fault(problems.ALIAS, message, fix, event, path)
+            message = f"{_value(path)} has the anchor `&{event.anchor}`"
+            self._fault(problems.ALIAS, message, f"remove `&{event.anchor}`", event, path)
         if isinstance(event, (ScalarEvent, CollectionStartEvent)) and event.tag is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")[:60]
-            message, fix = f"{name} has the tag `{tag}`", "remove it and write a plain value"
+            message, fix = (
+                f"{_value(path)} has the tag `{tag}`",
+                "remove it and write a plain value",
+            )
             self._fault(problems.TAG, message, fix, event, path)
             self.parsed.unreadable.add(path)
 
     def _fault(self, code: str, message: str, fix: str, event: Event, path: FieldPath = ()) -> None:
-        mark = event.start_mark
-        position = Position(mark.line + 1, mark.column + 1)
+        position = place_of(event.start_mark)
         self.parsed.faults.append(Fault(code, message, fix, path, position=position))
 
     def _stop(self, code: str, message: str, fix: str, event: Event) -> NoReturn:
         self._fault(code, message, fix, event)
         raise _StopReading
+
+
+def _section(path: FieldPath) -> str:
+    return dotted(path) or "the outermost level"
+
+
+def _value(path: FieldPath) -> str:
+    return dotted(path) or "the spec"
 
 
 def _bad_character(text: str, index: int) -> Fault:
