@@ -1,0 +1,145 @@
+"""gptoss-build: check a spec, resolve it for a target, prove the model, write the build."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from checkers.output.text import render
+from checkers.report import Report
+from gptoss_builder.build_directory import (
+    default_directory,
+    refuse_foreign,
+    with_data_paths_from_here,
+    write_build,
+)
+from gptoss_builder.errors import GptossError, InputError
+from gptoss_builder.pipeline import Checked, check
+from gptoss_builder.plan.schema import MemoryEstimate, Plan
+
+GIB = 2**30
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code is 0 built, 2 bad input, 1 a failure of ours."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except GptossError as error:
+        print(f"gptoss-build: {error}", file=sys.stderr)
+        return error.exit_code
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        print(f"gptoss-build: {error.filename}: {error.strerror}; set --out", file=sys.stderr)
+        return InputError.exit_code
+    except OSError as error:
+        print(f"gptoss-build: the build was not written: {error.strerror}", file=sys.stderr)
+        return GptossError.exit_code
+
+
+def _run(options: argparse.Namespace) -> int:
+    checked = check(options.spec, target=options.target)
+    if checked.findings:
+        report = Report((options.spec,), checked.findings, checked.suppressed)
+        colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        sys.stderr.write(render(report, colour=colour))
+    if checked.errors or checked.plan is None:
+        return InputError.exit_code
+    plan = _plan_from_here(checked)
+    directory = options.out or default_directory(plan)
+    refuse_foreign(directory)
+    _prove(plan)
+    write_build(plan, directory, kernels={})
+    print(summary(plan, directory))
+    return 0
+
+
+def _plan_from_here(checked: Checked) -> Plan:
+    assert checked.plan is not None
+    spec = with_data_paths_from_here(checked.plan.spec, checked.document.directory)
+    return checked.plan.model_copy(update={"spec": spec})
+
+
+def _prove(plan: Plan) -> None:
+    """Construct the model without memory and hold its size against the plan.
+
+    Raises:
+        InputError: torch is not installed.
+        GptossError: the model does not have the planned number of parameters.
+    """
+    try:
+        from gptoss_builder.model.build import build
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"building needs {error.name}: pip install 'gptoss-builder[train]'; "
+            "gptoss-check judges a spec without it"
+        ) from error
+    built = sum(parameter.numel() for parameter in build(plan, device="meta").parameters())
+    if built != plan.parameters.total:
+        raise GptossError(
+            f"the model has {built:,} parameters and the plan {plan.parameters.total:,}; "
+            "this is a fault of gptoss-builder, please report it"
+        )
+
+
+def summary(plan: Plan, directory: Path) -> str:
+    """What the command prints: the plan's main figures, a line each."""
+    target, execution = plan.target, plan.execution
+    lines = [
+        f"{plan.spec.name} on {target.name} ({target.arch}), {execution.precision}",
+        f"  parameters  {plan.parameters.total:,}, {plan.parameters.active:,} active",
+        f"  experts     {execution.dispatch}: up {execution.up_products}, "
+        f"down {execution.down_products}",
+        f"  attention   window layers {execution.window_attention}, "
+        f"full layers {execution.full_attention}",
+    ]
+    for name, estimate in (
+        ("training", plan.memory.training),
+        ("inference", plan.memory.inference),
+    ):
+        if estimate is not None:
+            lines.append(f"  {name:<10}  {_memory(estimate, plan)}")
+    if plan.cost is not None:
+        lines.append(
+            f"  speed       {plan.cost.tokens_per_second:,.0f} tokens/s, "
+            f"{plan.cost.gpu_hours:,.1f} GPU-hours in all ({plan.cost.source})"
+        )
+    lines.append(f"wrote {directory}")
+    if plan.spec.training is not None:
+        lines.append(f"next: gptoss-train {directory}")
+    return "\n".join(lines)
+
+
+def _memory(estimate: MemoryEstimate, plan: Plan) -> str:
+    text = f"{estimate.total_bytes / GIB:.2f} GiB, largest at: {estimate.peak}"
+    if plan.target.memory_bytes:
+        text += f" (card: {plan.target.memory_bytes / GIB:.2f} GiB)"
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gptoss-build",
+        description="Check a spec, resolve it for a target, construct its model without memory, "
+        "and write the build directory that gptoss-train runs. No GPU is needed.",
+        epilog="Exit codes: 0 built, 2 bad input (nothing is written), 1 a failure of ours.",
+    )
+    parser.add_argument("spec", metavar="SPEC", help="the spec, a YAML file")
+    parser.add_argument(
+        "--target",
+        metavar="T",
+        help="card (h200), architecture (sm80: its reference card) or cpu; wins over the spec's",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="the build directory; default build/<name>-<target>; an older build is replaced",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""gptoss-build: what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gptoss_builder.cli.build import main
+from gptoss_builder.plan.artifact import read_plan
+from gptoss_builder.spec.load import load_spec
+
+SPECS = Path(__file__).parents[2] / "specs"
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def spec_file(folder: Path, **changes: object) -> Path:
+    values = yaml.safe_load((SPECS / "tiny.yaml").read_text(encoding="utf-8"))
+    values.update(changes)
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+def test_the_502m_model_builds_for_sm80_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(SPECS / "gpt_oss_lite.yaml"), "--target", "sm80"]) == 0
+    plan = read_plan(tmp_path / "build" / "gpt_oss_lite-a100-80gb" / "plan.json")
+    assert plan.parameters.total == 501_836_640
+    assert plan.parameters.active == 247_032_672
+    assert plan.target.arch == "sm80"
+    assert "501,836,640" in capsys.readouterr().out
+
+
+def test_the_same_spec_and_target_give_the_same_bytes(tmp_path: Path) -> None:
+    spec = str(SPECS / "gpt_oss_lite.yaml")
+    first, second = tmp_path / "first", tmp_path / "deeper" / "second"
+    assert main([spec, "--target", "h200", "--out", str(first)]) == 0
+    assert main([spec, "--target", "h200", "--out", str(second)]) == 0
+    assert contents(first) == contents(second)
+    assert {"spec.yaml", "plan.json", "launch.json"} <= contents(first).keys()
+
+
+def test_the_written_spec_loads_and_builds_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out, again = tmp_path / "out", tmp_path / "again"
+    assert main([str(SPECS / "tiny.yaml"), "--out", str(out)]) == 0
+    written = load_spec(out / "spec.yaml")
+    assert written.model == load_spec(SPECS / "tiny.yaml").model
+    (tmp_path / "spec.yaml").write_bytes((out / "spec.yaml").read_bytes())
+    assert main([str(tmp_path / "spec.yaml"), "--out", str(again)]) == 0
+    assert contents(out) == contents(again)
+
+
+def test_launch_json_is_the_plan_s_launch_configuration(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main([str(SPECS / "gpt_oss_lite.yaml"), "--target", "h200", "--out", str(out)]) == 0
+    launch = json.loads((out / "launch.json").read_text(encoding="utf-8"))
+    plan = json.loads((out / "plan.json").read_text(encoding="utf-8"))
+    assert launch == plan["launch"]
+    assert launch["block_t"] >= 16
+
+
+def test_relative_data_paths_start_at_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "specs").mkdir()
+    spec = spec_file(tmp_path / "specs", data={"path": "../texts", "tokenizer": "bytes"})
+    monkeypatch.chdir(tmp_path)
+    assert main([str(spec)]) == 0
+    plan = read_plan(tmp_path / "build" / "tiny-cpu" / "plan.json")
+    assert plan.spec.data is not None
+    assert plan.spec.data.path == "texts"
+    assert plan.spec.data.tokenizer == "bytes"
+
+
+def test_an_older_build_is_replaced_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main([str(SPECS / "tiny.yaml"), "--out", str(out)]) == 0
+    (out / "report.html").write_text("old", encoding="utf-8")
+    assert main([str(SPECS / "tiny.yaml"), "--out", str(out)]) == 0
+    assert "report.html" not in contents(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("stranger", ["notes.txt", "plan.json.bak"])
+def test_a_folder_that_is_not_a_build_is_left_alone(
+    tmp_path: Path, stranger: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / stranger).write_text("mine", encoding="utf-8")
+    assert main([str(SPECS / "tiny.yaml"), "--out", str(out)]) == 2
+    assert contents(out) == {stranger: b"mine"}
+    assert stranger in capsys.readouterr().err
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert main([str(SPECS / "tiny.yaml"), "--out", str(tmp_path / "link")]) == 2
+    assert not list((tmp_path / "real").iterdir())
+
+
+def test_a_bad_spec_is_reported_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = spec_file(tmp_path, seed=True, naem="x")
+    assert main([str(spec)]) == 2
+    shown = capsys.readouterr().err
+    assert "seed" in shown
+    assert "naem" in shown
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.yaml"], "missing.yaml"),
+        ([str(SPECS / "tiny.yaml"), "--target", "h20"], "h200"),
+        ([str(SPECS)], "specs"),
+    ],
+)
+def test_wrong_arguments_exit_2_with_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_a_folder_is_one_line_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main([str(SPECS / "tiny.yaml"), "--out", str(tmp_path / "file" / "out")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("gptoss-build: ")
+    assert "--out" in last
+
+
+def test_a_full_disk_leaves_the_older_build_and_exits_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main([str(SPECS / "tiny.yaml"), "--out", str(out)]) == 0
+    before = contents(out)
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("gptoss_builder.build_directory._write", full)
+    assert main([str(SPECS / "tiny.yaml"), "--out", str(out)]) == 1
+    assert contents(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert "No space left" in capsys.readouterr().err.splitlines()[-1]
