@@ -33,11 +33,18 @@ from checkers.spec_rules import (
     at013,
     ck001,
     ck002,
+    ck003,
+    ck004,
     kl001,
     kl002,
+    kl003,
+    kl004,
     kl005,
     kl006,
     kl007,
+    kl008,
+    kl009,
+    kl010,
     mo001,
     mo002,
     mo003,
@@ -65,6 +72,13 @@ from checkers.spec_rules import (
     tn014,
     tn015,
     tn016,
+    tn017,
+    tn018,
+    tn019,
+    tn020,
+    tn021,
+    tn022,
+    tn023,
     vr001,
     vr002,
 )
@@ -101,6 +115,7 @@ SPEC_RULES: tuple[SpecRule, ...] = (
     kl002.rule,
     kl005.rule,
     kl006.rule,
+    kl010.rule,
     mo001.rule,
     mo002.rule,
     mo003.rule,
@@ -127,7 +142,11 @@ SPEC_RULES: tuple[SpecRule, ...] = (
 
 TARGET_RULES: tuple[TargetRule, ...] = (
     at013.rule,
+    kl003.rule,
+    kl004.rule,
     kl007.rule,
+    kl008.rule,
+    kl009.rule,
     mo006.rule,
     mo007.rule,
     mo008.rule,
@@ -135,10 +154,20 @@ TARGET_RULES: tuple[TargetRule, ...] = (
 )
 """About the spec and its card."""
 
-DATA_RULES: tuple[DataRule, ...] = ()
+DATA_RULES: tuple[DataRule, ...] = (
+    tn017.rule,
+    tn018.rule,
+    tn019.rule,
+    tn020.rule,
+    tn021.rule,
+    tn022.rule,
+    tn023.rule,
+)
 """About the spec and the data that it names, where that is there."""
 
 PLAN_RULES: tuple[PlanRule, ...] = (
+    ck003.rule,
+    ck004.rule,
     vr001.rule,
     vr002.rule,
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from checkers.rule import PlanRule, Problem
+from checkers.what_if import training_bytes
 from checkers.wording import GIB, gib
 from gptoss_builder.plan.schema import Plan
 
@@ -22,22 +23,39 @@ def rule(plan: Plan) -> Iterator[Problem]:
     training, estimate = plan.spec.training, plan.memory.training
     if training is None or estimate is None or plan.target.arch == "cpu":
         return
-    margin = plan.spec.target.margin_gib * GIB
+    margin = int(plan.spec.target.margin_gib * GIB)
     usable = plan.target.memory_bytes
     if estimate.total_bytes + margin <= usable:
         return
-    every = training.checkpoint_every
-    choices = [
-        f"lower training.micro_batch (now {training.micro_batch})"
-        if training.micro_batch > 1
-        else "",
-        f"set training.checkpoint_every to a smaller period (now {every})" if every != 1 else "",
-        f"shorten training.context (now {training.context})",
-        "take a larger card",
-    ]
     yield Problem(
-        "training.micro_batch",
+        "training.micro_batch" if "micro_batch" in training.model_fields_set else "training",
         f"training needs {gib(estimate.total_bytes)} at its peak ({estimate.peak}) and "
         f"{gib(margin)} of margin, but {plan.target.name} has {gib(usable)}",
-        ", ".join(choices) + ", or take a larger card",
+        _way_out(plan, usable - margin),
+    )
+
+
+def _way_out(plan: Plan, room: int) -> str:
+    """The smallest change that fits, tried from the cheapest on."""
+    training = plan.spec.training
+    if training is None:
+        return ""
+    for period in (training.checkpoint_every, 3, 2, 1):
+        batch = training.micro_batch
+        while batch >= 1:
+            changes = {"checkpoint_every": period, "micro_batch": batch}
+            if training_bytes(plan, **changes) <= room:
+                words = [
+                    f"training.{name} to {value}"
+                    for name, value in changes.items()
+                    if value != getattr(training, name)
+                ]
+                more = training.accumulate * -(-training.micro_batch // batch)
+                if batch != training.micro_batch:
+                    words.append(f"training.accumulate to {more}, for the same tokens a step")
+                return f"set {' and '.join(words)}; that fits"
+            batch //= 2
+    return (
+        f"a micro_batch of 1 and checkpointing do not help: shorten training.context (now "
+        f"{training.context}), narrow the model, or take a larger card"
     )
