@@ -108,8 +108,31 @@ def choose(logits_TE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
         Weights and expert numbers, both `[T, K]`, largest first. A NaN counts as the largest, so
         the numbers stay in range.
     """
-    top_TK, choice_TK = logits_TE.topk(top_k, dim=1)
+    top_TK, choice_TK = _TopK.apply(logits_TE, top_k)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
     return top_TK.softmax(dim=1), choice_TK
+
+
+class _TopK(torch.autograd.Function):
+    # topk's own backward is a scatter; torch 2.13's compiler for CPUs may add the gradient of the
+    # balance loss to it before it has been written, which loses it without a word
+    @staticmethod
+    def forward(ctx: Any, logits_TE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+        top_TK, choice_TK = logits_TE.topk(top_k, dim=1)
+        ctx.save_for_backward(choice_TK)
+        ctx.mark_non_differentiable(choice_TK)
+        ctx.experts = logits_TE.shape[1]
+        return top_TK, choice_TK
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (choice_TK,) = ctx.saved_tensors
+        dtop_TK, _ = grads
+        expert_E = torch.arange(ctx.experts, device=choice_TK.device)
+        dlogits_TE = dtop_TK.new_zeros(dtop_TK.shape[0], ctx.experts)
+        for k in range(choice_TK.shape[1]):
+            chosen_TE = choice_TK[:, k : k + 1] == expert_E
+            dlogits_TE = torch.where(chosen_TE, dtop_TK[:, k : k + 1], dlogits_TE)
+        return dlogits_TE, None
 
 
 def sort_by_expert(choice_TK: Tensor, weight_TK: Tensor, experts_count: int) -> Routing:
