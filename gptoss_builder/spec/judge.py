@@ -18,8 +18,8 @@ from gptoss_builder.spec.problems import Fault
 from gptoss_builder.spec.schema import Spec
 from gptoss_builder.spec.suggest import suggest
 
-MAX_WORDED = 200
-"""Faults that are put into words: looking for near names takes time."""
+MAX_WORDED = 101
+"""Faults of a kind that are put into words: looking for near names takes time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,19 @@ def judge(parsed: Parsed, places: Places) -> Verdict:
 
 
 def _refusals(error: ValidationError) -> _Refusals:
-    kinds: dict[str, set[FieldPath]] = {"extra_forbidden": set(), "missing": set(), "": set()}
+    kinds: dict[str, dict[FieldPath, None]] = {"extra_forbidden": {}, "missing": {}, "": {}}
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
         path = _path(detail["loc"])
         kind = detail["type"] if detail["type"] in kinds else ""
         if kind == "missing" and isinstance(path[-1], int):
             kind, path = "", path[:-1]  # an item too few: the list has a wrong length
-        kinds[kind].add(path)
+        kinds[kind][path] = None
     # A list whose item is refused also counts as too short.
     parents = {path[:depth] for path in kinds[""] for depth in range(len(path))}
     return _Refusals(
-        tuple(kinds["extra_forbidden"]), tuple(kinds["missing"]), tuple(kinds[""] - parents)
+        tuple(kinds["extra_forbidden"]),
+        tuple(kinds["missing"]),
+        tuple(path for path in kinds[""] if path not in parents),
     )
 
 
@@ -93,7 +95,7 @@ def _worded(
 
     def told(paths: Iterable[FieldPath]) -> list[FieldPath]:
         unsaid = [path for path in paths if not _within(path, doubtful)]
-        return sorted(unsaid, key=lambda path: _order(path, places))[:MAX_WORDED]
+        return sorted(unsaid, key=lambda path: places.find(path) or Position(0, 0))[:MAX_WORDED]
 
     faults: list[Fault] = []
     meant: set[Pattern] = set()
@@ -122,10 +124,6 @@ def _field(path: FieldPath) -> SpecField:
 
 def _within(path: FieldPath, others: set[FieldPath]) -> bool:
     return any(path[:depth] in others for depth in range(len(path) + 1))
-
-
-def _order(path: FieldPath, places: Places) -> tuple[Position, str]:
-    return places.find(path) or Position(0, 0), str(path)
 
 
 def _has(data: Any, section: FieldPath, pattern: Pattern) -> bool:

@@ -25,7 +25,7 @@ from gptoss_builder.spec.text_file import decode, read_bytes
 from gptoss_builder.spec.yaml_text import parse
 
 MAX_FINDINGS = 100
-"""Findings of one file; the rest is counted."""
+"""Findings of one file; the rest is left out."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,9 @@ def _in_order(faults: Iterable[Fault], file: str, places: Places) -> tuple[Findi
         (_locate(fault, file, places) for fault in faults),
         key=lambda finding: finding.position or Position(0, 0),
     )
-    rest = len(findings) - MAX_FINDINGS
-    if rest <= 0:
+    if len(findings) <= MAX_FINDINGS:
         return tuple(findings)
-    message = f"there are {rest} more faults"
+    message = f"there are more than {MAX_FINDINGS} faults"
     more = Finding(problems.TOO_LARGE, message, f"repair the first {MAX_FINDINGS}", file)
     return (*findings[:MAX_FINDINGS], more)
 

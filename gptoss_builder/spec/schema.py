@@ -10,10 +10,26 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+)
 
 HARD_CAP = 8192
 """Largest `d_model` and `d_ff`; enforced here, at resolve and in the op itself."""
+
+
+def _from_list(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+FromList = BeforeValidator(_from_list)
+"""A tuple that a file writes as a list; a set or a generator, which lax mode takes, is refused."""
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Index = Annotated[int, Field(ge=0, le=2**40)]
@@ -28,7 +44,7 @@ Name = Annotated[
 ]
 RuleCode = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}[0-9]{3}$")]
 LayerKind = Literal["window", "full"]
-LayerPattern = Annotated[tuple[LayerKind, ...], Field(min_length=1, max_length=1024, strict=False)]
+LayerPattern = Annotated[tuple[LayerKind, ...], Field(min_length=1, max_length=1024), FromList]
 Dispatch = Literal["stacked", "grouped_mm", "triton_grouped"]
 Precision = Literal["bf16", "fp32"]
 
@@ -80,9 +96,7 @@ class AttentionSpec(Frozen):
     """Key and value heads; heads must be a multiple of it."""
     head_dim: Annotated[int, Field(ge=2, le=1024)]
     """Width of one head."""
-    pattern: Annotated[
-        tuple[LayerKind, ...], Field(min_length=1, max_length=1024, strict=False)
-    ] = ("full",)
+    pattern: LayerPattern = ("full",)
     """Kind of each layer, repeated over the layers from layer 0."""
     window: Count | None = None
     """Keys that a query of a window layer sees, its own included; needed by window layers."""
@@ -145,7 +159,7 @@ class OptimizerSpec(Frozen):
     """Final learning rate as a part of the peak."""
     warmup_steps: Index = 0
     """Optimizer steps of linear warm-up."""
-    betas: Annotated[tuple[Decay, Decay], Field(strict=False)] = (0.9, 0.95)
+    betas: Annotated[tuple[Decay, Decay], FromList] = (0.9, 0.95)
     """Decay of the first and second moments."""
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
     """Added to the root of the second moment."""
@@ -287,7 +301,7 @@ class Spec(Frozen):
     """The card."""
     kernel: Kernel = "auto"
     """`auto` takes the launch configuration from the table for the target."""
-    suppress: Annotated[tuple[Suppression, ...], Field(strict=False)] = ()
+    suppress: Annotated[tuple[Suppression, ...], FromList] = ()
     """Advice that this spec accepts, each with a reason."""
 
     def layer_kinds(self) -> tuple[LayerKind, ...]:

@@ -137,7 +137,9 @@ def _out_of_range(value: float, field: SpecField) -> _Verdict:
 def _number_as_text(given: Given, field: SpecField) -> _Verdict:
     text = given.value.strip()
     if isinstance(read_plain(text), (int, float)) and not isinstance(read_plain(text), bool):
-        return _Verdict(problems.TYPE, ", not a number", f"write {text}, without quotes", text)
+        return _Verdict(
+            problems.TYPE, ", not a number", f"write {text} as a number, without quotes", text
+        )
     found = lookalike(text)
     if found is None:
         return _type(field)
