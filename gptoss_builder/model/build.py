@@ -13,10 +13,12 @@ from gptoss_builder.plan.schema import Plan
 def build(plan: Plan, *, device: torch.device | str | None = None) -> Transformer:
     """Construct and initialise the model of a plan, with fp32 parameters.
 
+    Checkpointing and `torch.compile` are wired here as the plan says: a caller adds neither.
+
     Args:
         plan: What `plan.resolve` returned.
-        device: Where; by default the plan's device. `meta` takes no memory and leaves the
-            values to a later `to_empty` and `initialize`.
+        device: Where; by default the plan's device. `meta` takes no memory and leaves values and
+            compilation to a later `to_empty`, `initialize` and `compile_blocks`.
 
     Raises:
         DeviceError: the device is not the one that the plan was made for.
@@ -25,9 +27,12 @@ def build(plan: Plan, *, device: torch.device | str | None = None) -> Transforme
     _require_device(plan, place)
     with torch.device("meta"):
         model = Transformer(plan)
-    if place.type != "meta":
-        model.to_empty(device=place)
-        initialize(model, plan.spec)
+    if place.type == "meta":
+        return model
+    model.to_empty(device=place)
+    initialize(model, plan.spec)
+    if plan.execution.compile:
+        model.compile_blocks()
     return model
 
 
