@@ -6,6 +6,7 @@ from checkers.rule import DataRule, LoadRule, PlanRule, Rule, SourceRule, SpecRu
 from checkers.source_rules import (
     ck101,
     hc101,
+    hc102,
     kl101,
     nf001,
     nf002,
@@ -16,6 +17,8 @@ from checkers.source_rules import (
     tr002,
     tr003,
     tr004,
+    tr005,
+    vr101,
 )
 from checkers.spec_rules import (
     at001,
@@ -176,6 +179,7 @@ PLAN_RULES: tuple[PlanRule, ...] = (
 SOURCE_RULES: tuple[SourceRule, ...] = (
     ck101.rule,
     hc101.rule,
+    hc102.rule,
     kl101.rule,
     nf001.rule,
     nf002.rule,
@@ -185,6 +189,8 @@ SOURCE_RULES: tuple[SourceRule, ...] = (
     tr002.rule,
     tr003.rule,
     tr004.rule,
+    tr005.rule,
+    vr101.rule,
 )
 """About Python files."""
 
@@ -231,10 +237,10 @@ FAMILIES = {
 """What the letters of a code stand for."""
 
 HARD_RULES: dict[str, tuple[str, ...]] = {
-    "Triton only for W1/W3": ("TR001", "TR002", "TR003", "TR004"),
-    "hard caps": ("HC001", "HC101"),
+    "Triton only for W1/W3": ("TR001", "TR002", "TR003", "TR004", "TR005"),
+    "hard caps": ("HC001", "HC101", "HC102"),
     "no silent fallback": ("NF001", "NF002"),
-    "it fits": ("VR001", "VR002"),
+    "it fits": ("VR001", "VR002", "VR101"),
     "alternation": ("AT002", "AT005", "AT007"),
 }
 """The rules behind each hard rule of docs/architecture.md; all of them are errors."""

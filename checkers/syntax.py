@@ -135,6 +135,20 @@ def calls(module: Module) -> Iterator[tuple[ast.Call, str]]:
                 yield node, origin
 
 
+def reached(entries: Iterable[str], functions: Mapping[str, ast.FunctionDef]) -> frozenset[str]:
+    """The functions among `functions` that `entries` call, through others too, and they."""
+    found = set(entries)
+    waiting = list(found)
+    while waiting:
+        for node in ast.walk(functions[waiting.pop()]):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                name = node.func.id
+                if name in functions and name not in found:
+                    found.add(name)
+                    waiting.append(name)
+    return frozenset(found)
+
+
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
     """The value of a keyword argument, or None."""
     return next((item.value for item in call.keywords if item.arg == name), None)

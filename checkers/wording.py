@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 GIB = 2**30
+MIB = 2**20
 
 
 def gib(size: float) -> str:
-    """Bytes as GiB with two decimals: `20.73 GiB`."""
-    return f"{size / GIB:.2f} GiB"
+    """Bytes as GiB with two decimals, `20.73 GiB`, or as MiB below one: `12.3 MiB`."""
+    return f"{size / GIB:.2f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
 
 
 def either(values: Iterable[object]) -> str:

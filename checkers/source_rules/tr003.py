@@ -33,7 +33,8 @@ def rule(module: Module) -> Iterator[SourceProblem]:
     for node in nodes(module.tree):
         used: list[ast.expr] = []
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            used = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+            # A decorator with arguments is a call, and met as one.
+            used = [item for item in node.decorator_list if not isinstance(item, ast.Call)]
         elif isinstance(node, ast.Call):
             used = [node.func]
         for expression in used:

@@ -38,6 +38,8 @@ def rule(spec: Spec, directory: Path) -> Iterator[Problem]:
         return
     step = training.context * training.micro_batch * training.accumulate
     trained = tokens * (1 - spec.data.holdout)
+    if trained <= training.context:
+        return  # TN021 says so.
     epochs = training.steps * step / trained
     if epochs > EPOCHS:
         most = max(int(EPOCHS * trained / step), 1)

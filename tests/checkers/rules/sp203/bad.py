@@ -1,0 +1,7 @@
+# lies at: mine/broken.py
+def whole():
+    return 1
+
+
+def broken(:
+    pass

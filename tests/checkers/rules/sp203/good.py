@@ -1,0 +1,3 @@
+# lies at: mine/broken.py
+def whole():
+    return 1
