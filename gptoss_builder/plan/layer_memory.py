@@ -1,0 +1,209 @@
+"""What one layer holds and drops in its forward and its backward, in the order of the code.
+
+Each function follows one module line by line: `norm` (model/norm.py), `attention`
+(model/attention.py and its kernels), `experts` (model/moe.py, kernels/experts.py). The
+comparison with the real model under fake tensors (tests/plan/test_memory_oracle.py) fails when
+a line there and a line here part.
+
+The forward leaves on the tape what the backward needs; the backward starts from that and the
+gradient of the layer's output, and leaves the gradient of its input and what it added to the
+parameters' gradients.
+"""
+
+from __future__ import annotations
+
+from gptoss_builder.plan.attention_memory import kernel_backward, kernel_forward
+from gptoss_builder.plan.sizes import FP32, INT64, Sizes
+from gptoss_builder.plan.tape import Tape
+from gptoss_builder.spec.schema import LayerKind
+
+GRADIENTS = "gradients"
+DY = "gradient of the residual stream"
+TEMPORARIES = "elementwise temporaries"
+
+
+class Layer:
+    """The tapes of one kind of layer.
+
+    Args:
+        size: dimensions of a micro-batch.
+        kind: window or full.
+        fresh: whether this backward makes the parameters' gradients; later micro-batches of an
+            accumulation add to those that are there.
+        scratch: count what kernels allocate inside, which fake tensors cannot show.
+    """
+
+    def __init__(self, size: Sizes, kind: LayerKind, *, fresh: bool, scratch: bool = True) -> None:
+        self.size, self.kind, self.fresh, self.scratch = size, kind, fresh, scratch
+
+    def forward(self, tape: Tape) -> None:
+        """From `layer input`, held, to what is saved and `layer output`."""
+        size = self.size
+        norm_forward(tape, size, "attention")
+        self._attention_forward(tape)
+        norm_forward(tape, size, "experts")
+        self._experts_forward(tape)
+        tape.hold("layer output", size.stream)
+        tape.drop("expert output")
+
+    def backward(self, tape: Tape) -> None:
+        """From what is saved and DY, held, to DY and the parameters' gradients."""
+        self._experts_backward(tape)
+        norm_backward(tape, self.size, fresh=self.fresh)
+        tape.drop("residual after attention", "normalised expert input", "experts norm statistics")
+        self._attention_backward(tape)
+        norm_backward(tape, self.size, fresh=self.fresh)
+        tape.drop("layer input", "normalised attention input", "attention norm statistics")
+
+    def _attention_forward(self, tape: Tape) -> None:
+        size = self.size
+        keys = size.kv_heads * size.head_dim * size.tokens * size.element
+        queries = size.heads * size.head_dim * size.tokens * size.element
+        tape.hold("qkv", queries + 2 * keys)
+        half, part, whole = self._rotated()
+        if size.fused:
+            tape.touch(TEMPORARIES, whole)
+        elif size.low:
+            tape.touch(TEMPORARIES, max(part + 5 * half, 2 * half + 2 * part + whole))
+        else:
+            tape.touch(TEMPORARIES, max(4 * half, 2 * half + whole))
+        tape.hold("rotated queries and keys", whole)
+        tape.hold("values", keys)
+        kernel_forward(tape, size, self.kind)
+        tape.hold("attention projection", size.stream)
+        tape.drop("qkv")
+        tape.hold("residual after attention", size.stream)
+        tape.drop("attention projection")
+
+    def _attention_backward(self, tape: Tape) -> None:
+        size = self.size
+        keys = size.kv_heads * size.head_dim * size.tokens * size.element
+        queries = size.heads * size.head_dim * size.tokens * size.element
+        d, width = size.d_model, size.heads * size.head_dim
+        tape.hold("gradient of a projection", d * width * size.element)
+        tape.hold("gradient of the attention output", queries)
+        self._master(tape, "gradient of a projection", d * width)
+        kernel_backward(tape, size, self.kind, scratch=self.scratch, fresh=self.fresh)
+        half, _, whole = self._rotated()
+        tape.hold("gradient of q and k", whole)
+        tape.drop("gradient of q", "gradient of k")
+        if not size.fused:
+            tape.touch(
+                TEMPORARIES,
+                max(5 * half, whole + 3 * half) if size.low else whole + 4 * half,
+            )
+        tape.hold("gradient of qkv", queries + 2 * keys)
+        tape.drop("gradient of q and k", "gradient of v")
+        out = width + 2 * size.kv_heads * size.head_dim
+        tape.hold("gradient of a projection", d * out * size.element)
+        tape.hold("gradient of a normalised input", size.stream)
+        tape.drop("gradient of qkv")
+        self._master(tape, "gradient of a projection", d * out)
+
+    def _rotated(self) -> tuple[int, int, int]:
+        """Bytes of half the rotated dimensions in fp32 and as they are, and of all q and k."""
+        size = self.size
+        heads = size.tokens * (size.heads + size.kv_heads)
+        half = heads * (size.rotary[self.kind] // 2)
+        return half * FP32, half * size.element, heads * size.head_dim * size.element
+
+    def _experts_forward(self, tape: Tape) -> None:
+        size = self.size
+        e, probabilities = size.element, size.tokens * size.experts * FP32
+        if size.low:
+            tape.touch(TEMPORARIES, size.wide + probabilities)
+        tape.hold("router logits", probabilities)
+        tape.hold("routing", size.rows * (3 * INT64 + FP32))
+        tape.touch(TEMPORARIES, 3 * size.rows * INT64)
+        hidden, rows = size.rows * size.d_ff * e, size.rows * size.d_model * e
+        self._swiglu_forward(tape, "gate and up", hidden, rows if size.gathers else 0, rows)
+        tape.touch("expert rows", rows + size.stream)
+        tape.hold("expert output", size.stream)
+        if size.shared:
+            shared = size.tokens * size.shared * e
+            self._swiglu_forward(tape, "shared gate and up", shared, 0, size.stream)
+            tape.touch("shared output", 2 * size.stream)
+        tape.hold("router probabilities", probabilities)
+        tape.drop("router logits")
+
+    def _swiglu_forward(self, tape: Tape, name: str, hidden: int, gathered: int, out: int) -> None:
+        size = self.size
+        if size.saves:
+            tape.hold(name, 2 * hidden)
+            tape.touch("expert hidden and rows", max(gathered, hidden + out))
+        else:
+            both = 0 if name == "gate and up" and not size.gathers else 2 * hidden
+            tape.touch(
+                "expert gate, up and rows", max(both + gathered, both + hidden, hidden + out)
+            )
+
+    def _experts_backward(self, tape: Tape) -> None:
+        size = self.size
+        e, d, f = size.element, size.d_model, size.d_ff
+        tape.hold("gradient of the router logits", size.tokens * size.experts * FP32)
+        tape.drop("router probabilities")
+        if size.shared:
+            hidden = size.tokens * size.shared * e
+            tape.hold("gradient of the hidden rows", hidden)
+            tape.hold("gate and up, again", 2 * hidden)
+            tape.hold("gradient of w2", d * size.shared * e)
+            tape.drop("gradient of the hidden rows")
+            tape.hold("gradient of w13", 2 * size.shared * d * e)
+            tape.hold("gradient of a normalised input", size.stream)
+            tape.drop("gate and up, again", *(["shared gate and up"] if size.saves else []))
+            self._master(tape, "gradient of w2", d * size.shared)
+            self._master(tape, "gradient of w13", 2 * d * size.shared)
+        hidden, rows = size.rows * f * e, size.rows * d * e
+        tape.hold("gradient of the rows", rows)
+        tape.hold("gradient of the hidden rows", hidden)
+        if not size.saves:
+            tape.touch("gate, up and rows, again", 2 * hidden + (rows if size.gathers else 0))
+        tape.hold("gate and up, again", 2 * hidden)
+        tape.hold("row weights", 2 * size.rows * FP32)
+        tape.hold("gradient of w2", size.experts * d * f * e)
+        tape.drop("gradient of the rows", "gradient of the hidden rows")
+        tape.hold("gathered rows", rows)
+        tape.hold("gradient of w13", 2 * size.experts * d * f * e)
+        tape.drop("gathered rows")
+        tape.hold("gradient of the rows", rows)
+        tape.touch("gradient of a normalised input", size.stream)
+        tape.drop("gradient of the rows", "gate and up, again", "row weights", "routing")
+        if size.saves:
+            tape.drop("gate and up")
+        if not size.shared:
+            tape.hold("gradient of a normalised input", size.stream)
+        self._master(tape, "gradient of w13", 2 * size.experts * d * f)
+        self._master(tape, "gradient of w2", size.experts * d * f)
+        tape.touch(TEMPORARIES, 2 * size.wide if size.low else size.wide)
+        if self.fresh:
+            tape.hold(GRADIENTS, size.experts * d * FP32)
+        tape.drop("gradient of the router logits")
+
+    def _master(self, tape: Tape, name: str, parameters: int) -> None:
+        """A product's gradient, held under `name`, joins the fp32 gradient of its master."""
+        if self.fresh:
+            if not self.size.low:
+                tape.drop(name)
+            tape.hold(GRADIENTS, parameters * FP32)
+        if name in tape.items:
+            tape.drop(name)
+
+
+def norm_forward(tape: Tape, size: Sizes, where: str) -> None:
+    """RMSNorm keeps its input (held already), one number a token, and its output."""
+    name = {"attention": "normalised attention input", "experts": "normalised expert input"}
+    tape.hold(f"{where} norm statistics", size.tokens * FP32)
+    if not size.fused:
+        tape.touch(TEMPORARIES, (3 if size.low else 2) * size.wide)
+    tape.hold(name[where], size.stream)
+
+
+def norm_backward(tape: Tape, size: Sizes, *, fresh: bool) -> None:
+    """From the gradient of its output, held, to that of its input, added to DY."""
+    if size.fused:
+        tape.touch(TEMPORARIES, size.stream)
+    else:
+        tape.touch(TEMPORARIES, (5 if size.low else 4) * size.wide)
+    tape.drop("gradient of a normalised input")
+    if fresh:
+        tape.hold(GRADIENTS, size.d_model * FP32)

@@ -1,0 +1,60 @@
+"""A tape of what is held and dropped, in order, and the largest sum on the way."""
+
+from __future__ import annotations
+
+from gptoss_builder.plan.schema import MemoryItem, Moment
+
+BLOCK = 512
+"""Bytes that the caching allocator rounds every request up to."""
+
+
+def rounded(size: int) -> int:
+    """`size` as the caching allocator counts it."""
+    return -(-size // BLOCK) * BLOCK
+
+
+class Tape:
+    """Named tensors that come and go; `peak` is the largest sum seen, `peak_items` its terms."""
+
+    __slots__ = ("items", "live", "peak", "peak_items")
+
+    def __init__(self, items: dict[str, int] | None = None) -> None:
+        self.items = dict(items or {})
+        self.live = sum(self.items.values())
+        self.peak = self.live
+        self.peak_items = self.items.copy()
+
+    def hold(self, name: str, size: int) -> None:
+        """A tensor of `size` bytes appears; one more of a name that is there adds to it."""
+        size = rounded(size)
+        self.items[name] = self.items.get(name, 0) + size
+        self.live += size
+        if self.live > self.peak:
+            self.peak = self.live
+            self.peak_items = self.items.copy()
+
+    def drop(self, *names: str) -> None:
+        """Tensors die."""
+        for name in names:
+            self.live -= self.items.pop(name)
+
+    def shrink(self, name: str, size: int) -> None:
+        """A part of what is held under `name` dies."""
+        self.items[name] -= size
+        self.live -= size
+
+    def touch(self, name: str, size: int) -> None:
+        """A tensor appears and dies before anything else happens."""
+        if self.live + size > self.peak:
+            self.peak = self.live + size
+            self.peak_items = self.items | {name: self.items.get(name, 0) + size}
+
+
+def moment(name: str, items: dict[str, int]) -> Moment:
+    """What is alive at one moment, largest first."""
+    ordered = sorted((item for item in items.items() if item[1]), key=lambda item: -item[1])
+    return Moment(
+        name=name,
+        allocated_bytes=sum(items.values()),
+        items=tuple(MemoryItem(name=part, bytes=size) for part, size in ordered),
+    )

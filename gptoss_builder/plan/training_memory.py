@@ -1,0 +1,209 @@
+"""Bytes alive during a training step: the walk over its moments.
+
+A step holds the same things in the same order every time, so the walk goes once over each
+*kind* of layer and adds: below the layer whose backward runs lie the saved tensors of the layers
+before it, above it the gradients of those after it.
+"""
+
+from __future__ import annotations
+
+from gptoss_builder.plan.layer_memory import DY, GRADIENTS, TEMPORARIES, Layer, norm_backward
+from gptoss_builder.plan.schema import Execution, Moment, ParameterCounts
+from gptoss_builder.plan.sizes import FP32, INT64, Sizes, sizes
+from gptoss_builder.plan.tape import Tape, moment
+from gptoss_builder.spec.schema import LayerKind, Spec, TrainingSpec
+
+SAVED = "saved by the layers"
+TABLES = "rotation tables"
+INPUTS = "tokens and labels"
+HIDDEN = "hidden states"
+
+
+def training_moments(
+    spec: Spec, execution: Execution, parameters: ParameterCounts, *, scratch: bool = True
+) -> tuple[Moment, ...]:
+    """The moments of one optimizer step, in their order; the backward's is its worst layer.
+
+    `scratch` counts what kernels allocate inside, which fake tensors cannot show.
+
+    Raises:
+        ValueError: the spec has no training.
+    """
+    training = spec.training
+    if training is None:
+        raise ValueError("the spec has no training")
+    size = sizes(spec, execution, training.micro_batch, training.context)
+    return _Step(spec, execution, parameters, training, size, scratch=scratch).moments()
+
+
+class _Step:
+    def __init__(
+        self,
+        spec: Spec,
+        execution: Execution,
+        parameters: ParameterCounts,
+        training: TrainingSpec,
+        size: Sizes,
+        *,
+        scratch: bool,
+    ) -> None:
+        self.training, self.size, self.parameters = training, size, parameters
+        self.tied = spec.model.tie_embeddings
+        self.head = spec.model.vocab * spec.model.d_model
+        self.vocab = spec.model.vocab
+        self.kinds = spec.layer_kinds()
+        self.checkpointed = frozenset(execution.checkpointed_layers)
+        # With one micro-batch gradients appear during the backward; with more, the last
+        # micro-batch, which is the worst, finds them all there.
+        self.fresh = training.accumulate == 1
+        self.layers = {
+            kind: Layer(size, kind, fresh=self.fresh, scratch=scratch)
+            for kind in dict.fromkeys(self.kinds)
+        }
+        self.tables = {
+            kind: 2 * size.length * (size.rotary[kind] // 2) * FP32 for kind in self.layers
+        }
+        self.held = self._held(execution)
+
+    def moments(self) -> tuple[Moment, ...]:
+        forward = {kind: self._forward(layer) for kind, layer in self.layers.items()}
+        kept = [
+            self.size.stream if layer in self.checkpointed else forward[kind].live
+            for layer, kind in enumerate(self.kinds)
+        ]
+        # the last layer's output, the final norm's input, is saved beside the layers' own
+        stored = self.held | {SAVED: sum(kept) + self.size.stream}
+        loss = self._loss(stored)
+        optimizer = {**self.held, GRADIENTS: self.parameters.total * FP32, TABLES: 0}
+        return (
+            self._forward_moment(stored, forward, kept),
+            moment("loss", loss.peak_items),
+            self._backward(forward, kept),
+            moment("optimizer", optimizer),
+        )
+
+    def _held(self, execution: Execution) -> dict[str, int]:
+        counts, size = self.parameters, self.size
+        held = {
+            "parameters": counts.total * FP32,
+            "optimizer moments": 2 * counts.total * FP32,
+            TABLES: sum(self.tables.values()),
+            INPUTS: 2 * self.training.accumulate * size.tokens * INT64,
+        }
+        if size.low:
+            held["bf16 copies"] = 2 * copied_parameters(counts)
+        if not self.fresh:
+            held[GRADIENTS] = counts.total * FP32
+        return held
+
+    def _forward(self, layer: Layer) -> Tape:
+        """The layer's forward, left with what it saves: its own input, not its output."""
+        tape = Tape({"layer input": self.size.stream})
+        layer.forward(tape)
+        tape.drop("layer output")
+        return tape
+
+    def _forward_moment(
+        self, stored: dict[str, int], forward: dict[LayerKind, Tape], kept: list[int]
+    ) -> Moment:
+        """The worst of the last layer of each kind and the final norm."""
+        tape = Tape(stored)
+        tape.hold("final norm statistics", self.size.tokens * FP32)
+        if not self.size.fused:
+            tape.touch(TEMPORARIES, (3 if self.size.low else 2) * self.size.wide)
+        tape.hold(HIDDEN, self.size.stream)
+        best, items = tape.peak, tape.peak_items
+        fixed = sum(self.held.values())
+        for kind, walk in forward.items():
+            last = len(self.kinds) - 1 - self.kinds[::-1].index(kind)
+            below = sum(kept[:last])
+            if fixed + below + walk.peak > best:
+                best = fixed + below + walk.peak
+                items = _merged(self.held, {SAVED: below}, walk.peak_items)
+        return moment("forward", items)
+
+    def _loss(self, stored: dict[str, int]) -> Tape:
+        """`train.loss.linear_cross_entropy`: both gradients are made in its forward."""
+        size, training = self.size, self.training
+        tape = Tape(stored)
+        tape.hold("final norm statistics", size.tokens * FP32)
+        tape.hold(HIDDEN, size.stream)
+        if size.low:
+            tape.hold("head in bf16", self.head * size.element)
+        tape.hold(DY, size.stream)
+        tape.hold("gradient of the head", self.head * FP32)
+        chunk = min(training.loss_chunk, size.tokens)
+        logits = chunk * self.vocab
+        tape.hold("logits of a chunk", logits * size.element)
+        if size.fused:
+            tape.touch("gradient of the logits", logits * size.element)
+            return tape
+        wide = "log-probabilities of a chunk"
+        tape.touch(wide, (2 if size.low else 1) * logits * FP32)
+        if size.low:
+            tape.touch(wide, logits * (FP32 + size.element))
+        return tape
+
+    def _backward(self, forward: dict[LayerKind, Tape], kept: list[int]) -> Moment:
+        size = self.size
+        base = {**self.held, GRADIENTS: self.held.get(GRADIENTS, 0), HIDDEN: size.stream}
+        base["gradient of the head"] = self.head * FP32
+        if not self.tied:
+            base.pop("gradient of the head")
+            base[GRADIENTS] += self.head * FP32 if self.fresh else 0
+        tape = Tape({**base, SAVED: sum(kept) + size.stream, DY: size.stream})
+        tape.hold("final norm statistics", size.tokens * FP32)
+        tape.hold("gradient of a normalised input", 0)
+        norm_backward(tape, size, fresh=self.fresh)
+        best, items = tape.peak, tape.peak_items
+        name = "backward of the final norm"
+        base[TABLES] = 0
+        fixed = sum(base.values())
+        below, grown = sum(kept), 0
+        walks = {
+            (kind, again): self._walk(kind, forward[kind], again=again)
+            for kind in self.layers
+            for again in (False, True)
+        }
+        for layer in reversed(range(len(self.kinds))):
+            below -= kept[layer]
+            walk = walks[self.kinds[layer], layer in self.checkpointed]
+            # a kind's table dies with the backward of its first layer
+            tables = sum(
+                table for kind, table in self.tables.items() if self.kinds.index(kind) <= layer
+            )
+            if fixed + tables + below + grown + walk.peak > best:
+                best = fixed + tables + below + grown + walk.peak
+                name = f"backward of layer {layer}"
+                others = {SAVED: below, GRADIENTS: grown, TABLES: tables}
+                items = _merged(base, others, walk.peak_items)
+            grown += walk.items.get(GRADIENTS, 0)
+        end = Tape(_merged(base, {GRADIENTS: grown}, {DY: size.stream}))
+        if size.low:
+            end.hold("gradient of the embeddings' rows", size.wide)
+        end.touch("gradient of the embedding", self.head * FP32)
+        if end.peak > best:
+            name, items = "backward of the embedding", end.peak_items
+        return moment(name, items)
+
+    def _walk(self, kind: LayerKind, forward: Tape, *, again: bool) -> Tape:
+        """One layer's backward from the moment when its gradient arrives."""
+        tape = Tape({**forward.items, DY: self.size.stream})
+        if again and forward.peak + self.size.stream > tape.peak:
+            tape.peak = forward.peak + self.size.stream
+            tape.peak_items = {**forward.peak_items, DY: self.size.stream}
+        self.layers[kind].backward(tape)
+        return tape
+
+
+def _merged(*parts: dict[str, int]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, size in part.items():
+            total[name] = total.get(name, 0) + size
+    return total
+
+
+def copied_parameters(parameters: ParameterCounts) -> int:
+    """Parameters that are copied to bf16: the matrices of attention and experts."""
+    return parameters.attention + parameters.experts + parameters.shared_experts
