@@ -68,7 +68,7 @@ def open_corpus(path: Path, tokenizer: ByteTokenizer | JsonTokenizer, vocab: int
     """Open `data.path`: a folder with a manifest is token shards, anything else UTF-8 text.
 
     Text is tokenized here, each time; for more than a few hundred megabytes write shards once
-    with `python -m gptoss_builder.train.prepare`.
+    with `python -m gptoss_builder.cli.prepare`.
 
     Raises:
         DataError: nothing is there, a file is not UTF-8 text, or the ids cannot fit `vocab`.

@@ -133,8 +133,8 @@ class Loader:
         self._data, self._device, self._vocab = data, device, vocab
         self._shape = (accumulate, micro_batch, context)
 
-    def steps(self, start: int, stop: int) -> Iterator[StepBatch]:
-        """Batches of optimizer steps start … stop − 1, from 0.
+    def steps(self, position: int, count: int) -> Iterator[StepBatch]:
+        """Batches of `count` optimizer steps, the first sequence being that at `position`.
 
         Raises:
             DataError: a sequence has another shape or an id outside the vocabulary.
@@ -142,11 +142,10 @@ class Loader:
         per_step = self._shape[0] * self._shape[1]
         with ThreadPoolExecutor(1, thread_name_prefix="data") as pool:
             ahead: Future[Tensor] | None = None
-            for step in range(start, stop):
-                ready = ahead or pool.submit(self._assemble, step * per_step)
-                ahead = (
-                    pool.submit(self._assemble, (step + 1) * per_step) if step + 1 < stop else None
-                )
+            for left in range(count, 0, -1):
+                ready = ahead or pool.submit(self._assemble, position)
+                position += per_step
+                ahead = pool.submit(self._assemble, position) if left > 1 else None
                 yield self._to_device(ready.result())
 
     def held_out(self, tokens: int) -> Iterator[StepBatch]:

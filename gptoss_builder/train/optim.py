@@ -8,8 +8,8 @@ nor waits for the device.
 
 from __future__ import annotations
 
-import copy
 import math
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +28,21 @@ EMBEDDINGS = frozenset({"embedding", "embed", "wte"})
 class MixedPrecision:
     """A module to compute with, and the fp32 masters that the optimizer sees.
 
-    In fp32 `module` is `model` itself. In bf16 it is a second module that shares every small
-    parameter and every buffer with `model`, and holds bf16 copies of the big matrices. When
+    In fp32 `module` is `model` itself, unless a `copy` is asked for, which shares every parameter.
+    In bf16 it is a second module that shares every small parameter and every buffer with
+    `model`, and holds bf16 copies of the big matrices. When
     the backward has summed a copy's gradient, a hook adds it to the fp32 `.grad` of the master
     and frees it, so bf16 gradients of different layers never live together.
     """
 
-    def __init__(self, model: nn.Module, precision: Precision) -> None:
+    def __init__(self, model: nn.Module, precision: Precision, *, copy: bool = False) -> None:
         """Copy what has to be copied.
+
+        Args:
+            model: the fp32 masters.
+            precision: of the products.
+            copy: make `module` an object of its own in fp32 too, so that it can be compiled
+                without compiling `model`.
 
         Raises:
             InputError: a parameter of `model` is not fp32, or bf16 is asked for and no parameter
@@ -49,7 +56,8 @@ class MixedPrecision:
                 )
         self._masters: list[Tensor] = []
         self._copies: list[Tensor] = []
-        self.module = model if precision == "fp32" else self._copy(model)
+        self._low = precision == "bf16"
+        self.module = self._copy(model) if self._low or copy else model
         self.refresh()
 
     def refresh(self) -> None:
@@ -61,7 +69,7 @@ class MixedPrecision:
     def _copy(self, model: nn.Module) -> nn.Module:
         shared: dict[int, object] = {id(buffer): buffer for buffer in model.buffers()}
         for name, master in model.named_parameters():
-            if name.rpartition(".")[2] in BIG_MATRICES:
+            if self._low and name.rpartition(".")[2] in BIG_MATRICES:
                 low = nn.Parameter(
                     torch.empty_like(master, dtype=torch.bfloat16),
                     requires_grad=master.requires_grad,
@@ -75,12 +83,12 @@ class MixedPrecision:
                 shared[id(master)] = low
             else:
                 shared[id(master)] = master
-        if not self._copies:
+        if self._low and not self._copies:
             raise InputError(
                 "training.precision is bf16, but no parameter of the module is named "
                 f"{', '.join(sorted(BIG_MATRICES))}; name its matrices so or set fp32"
             )
-        return copy.deepcopy(model, shared)
+        return deepcopy(model, shared)
 
 
 class _MoveGradient:

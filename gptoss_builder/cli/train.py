@@ -1,0 +1,187 @@
+"""gptoss-train: train what gptoss-build wrote."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from gptoss_builder.errors import GptossError, InputError
+from gptoss_builder.plan.artifact import read_plan
+from gptoss_builder.plan.schema import Plan
+
+if TYPE_CHECKING:
+    from gptoss_builder.train.loop import Result
+
+STOPPED = 3
+"""Exit code of a run that a signal stopped after it had saved a checkpoint."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; see `EPILOG` for the exit codes."""
+    options = _parser().parse_args(arguments)
+    console = Console()
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _run(options, console)
+    except GptossError as error:
+        print(f"gptoss-train: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"gptoss-train: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    build = Path(options.build)
+    plan = _with_data(read_plan(build / "plan.json"), options.data, options.tokenizer)
+    run_dir = Path(options.run) if options.run else Path("runs") / build.resolve().name
+    _require_train_extra()
+    from gptoss_builder.train.loop import train
+
+    result = train(
+        plan,
+        run_dir=run_dir,
+        resume=options.resume,
+        stop_after=options.stop_after,
+        device=options.device,
+        console=console,
+    )
+    print(_summary(result, plan, run_dir))
+    if result.stopped_by is not None:
+        return STOPPED
+    if options.sample:
+        _print_sample(result, plan, options.prompt, options.sample)
+    return 0
+
+
+def _summary(result: Result, plan: Plan, run_dir: Path) -> str:
+    steps = plan.spec.training.steps if plan.spec.training else 0
+    if result.stopped_by is not None:
+        return (
+            f"stopped at step {result.steps_done} of {steps} by signal {result.stopped_by}; "
+            f"{result.checkpoint} is saved, go on with --resume"
+        )
+    if not result.trained:
+        return f"nothing to do: {run_dir} is at step {result.steps_done} of {steps}"
+    return f"trained to step {result.steps_done} of {steps}; {result.checkpoint} is saved"
+
+
+def _print_sample(result: Result, plan: Plan, prompt: str | None, tokens: int) -> None:
+    from typing import cast
+
+    import torch
+
+    from gptoss_builder.generate import Sampling, context_limit, stream
+    from gptoss_builder.model.transformer import Transformer
+    from gptoss_builder.tokenizer import load_tokenizer
+
+    if plan.spec.data is None:
+        return
+    tokenizer = load_tokenizer(plan.spec.data.tokenizer)
+    start = [] if tokenizer.end is None else [tokenizer.end]
+    ids = start + tokenizer.encode("\n" if prompt is None and not start else prompt or "")
+    tokens = min(tokens, context_limit(plan.spec) - len(ids))
+    if tokens < 1:
+        raise InputError("--prompt fills the whole context; give a shorter one")
+    new = stream(
+        cast(Transformer, result.model),
+        torch.tensor([ids]),
+        tokens,
+        Sampling(temperature=0.8, seed=plan.spec.seed),
+    )
+    text = tokenizer.decode([int(token) for token in new])
+    print(f"\nsample of {tokens} tokens at temperature 0.8:\n{prompt or ''}{text}")
+
+
+def _with_data(plan: Plan, data: str | None, tokenizer: str | None) -> Plan:
+    if data is None and tokenizer is None:
+        return plan
+    if plan.spec.data is None:
+        raise InputError("the spec has no data section that --data or --tokenizer could replace")
+    given = {
+        field: value
+        for field, value in (("path", data), ("tokenizer", tokenizer))
+        if value is not None
+    }
+    replaced = plan.spec.data.model_copy(update=given)
+    return plan.model_copy(update={"spec": plan.spec.model_copy(update={"data": replaced})})
+
+
+def _require_train_extra() -> None:
+    try:
+        import numpy  # noqa: F401
+        import safetensors  # noqa: F401
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"training needs the package {error.name}; pip install 'gptoss-builder[train]'"
+        ) from error
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"gptoss-train: warning: {message}", file=sys.stderr)
+
+
+EPILOG = """\
+A run directory holds checkpoints/, metrics.jsonl (a line a step) and run.json (what really ran).
+SIGTERM or Ctrl-C saves a checkpoint at the next step boundary; a second one stops at once.
+
+Exit codes: 0 done, or nothing left to do; 1 the run failed; 2 bad input; 3 stopped by a signal
+with a checkpoint saved.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gptoss-train",
+        description="Train the model of a build directory, as its plan says.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("build", metavar="BUILD_DIR", help="what gptoss-build wrote")
+    add("--run", metavar="DIR", help="where the run lives (default: runs/<name of BUILD_DIR>)")
+    add(
+        "--resume",
+        nargs="?",
+        const="auto",
+        metavar="CHECKPOINT",
+        help="continue from the newest complete checkpoint of the run, or from this one; a run "
+        "without any starts",
+    )
+    add("--data", metavar="PATH", help="text or token shards in place of the spec's data.path")
+    add("--tokenizer", metavar="PATH", help="in place of the spec's data.tokenizer")
+    add(
+        "--stop-after",
+        type=_positive,
+        metavar="STEP",
+        help="save and end after this optimizer step; the schedule stays that of the whole run",
+    )
+    add("--device", metavar="DEVICE", help="such as cuda:1 (default: the current GPU, or the CPU)")
+    add("--prompt", metavar="TEXT", help="what the sample at the end continues")
+    add(
+        "--sample",
+        type=int,
+        default=400,
+        metavar="TOKENS",
+        help="length of the sample at the end; 0 is none (default: 400)",
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a step; give 1 or more")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Continuing a run: what may have changed since, and what may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gptoss_builder.errors import ArtifactError, InputError
+from gptoss_builder.spec.schema import Spec
+from gptoss_builder.train import checkpoint
+from gptoss_builder.train.checkpoint import Checkpoint
+
+FIXED = ("spec", "seed", "model.", "training.context")
+"""Fields, and beginnings of fields, whose change makes another model or another data order."""
+
+FREE = (
+    "model.init_std",
+    "model.attention.backend",
+    "model.moe.aux_loss",
+    "model.moe.dispatch",
+    "model.moe.backward",
+)
+"""Exceptions from `FIXED`: they say how to compute or what to weigh, not what the weights are."""
+
+
+def find(directory: Path, resume: str | Path) -> Checkpoint | None:
+    """The checkpoint to continue from.
+
+    Args:
+        directory: the checkpoints of the run.
+        resume: `auto` for the newest complete one of the run, or the path of one.
+
+    Returns:
+        The checkpoint; None if `auto` finds none, which is a run that starts.
+
+    Raises:
+        ArtifactError: the checkpoint is damaged, or `auto` finds damaged ones only.
+        InputError: the run has gone on beyond the one that was named.
+    """
+    if resume == "auto":
+        return checkpoint.load_newest(directory)
+    loaded = checkpoint.load(Path(resume))
+    newer = [path.name for step, path in checkpoint.found(directory) if step > loaded.step]
+    if newer:
+        raise InputError(
+            f"the run has gone on to {newer[0]}, beyond {resume}: two histories in one folder "
+            "cannot be told apart; give this one its own place with --run"
+        )
+    return loaded
+
+
+def changes(saved: Mapping[str, Any], spec: Spec) -> list[str]:
+    """What differs between the spec of a checkpoint and the one in use, `field: old → new`.
+
+    Everything that differs is either refused here or applied from now on; the caller says so.
+
+    Raises:
+        InputError: a field differs that makes another model or another order of the data.
+    """
+    old, new = dict(_leaves(saved)), dict(_leaves(spec.model_dump(mode="json")))
+    differing = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    lines = {name: f"{name}: {old.get(name)} → {new.get(name)}" for name in differing}
+    refused = [
+        lines[name]
+        for name in differing
+        if name not in FREE
+        and any(name == field or (field[-1] == "." and name.startswith(field)) for field in FIXED)
+    ]
+    if refused:
+        raise InputError(
+            "the checkpoint is of another model or data order: "
+            f"{'; '.join(refused)}; set these back, or start anew with another --run"
+        )
+    return list(lines.values())
+
+
+def require_same_data(saved: str, identity: str) -> None:
+    """Raise if the data is not what the checkpoint was trained on.
+
+    Raises:
+        ArtifactError: it is not; position and epoch of the run would mean nothing.
+    """
+    if saved != identity:
+        raise ArtifactError(
+            f"the checkpoint was trained on other data ({saved}) than this ({identity}); point "
+            "--data to the same text or shards, or start anew with another --run"
+        )
+
+
+def _leaves(values: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, values
