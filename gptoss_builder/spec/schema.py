@@ -28,6 +28,12 @@ def _from_list(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _whole(value: object) -> object:
+    if type(value) is not int:  # True and 1.0 equal 1, and a literal asks for no more
+        raise ValueError("not a whole number")
+    return value
+
+
 FromList = BeforeValidator(_from_list)
 """A tuple that a file writes as a list; a set or a generator, which lax mode takes, is refused."""
 
@@ -283,7 +289,7 @@ Kernel = Annotated[
 class Spec(Frozen):
     """One sparse mixture-of-experts language model and how it is trained."""
 
-    spec: Literal[1]
+    spec: Annotated[Literal[1], BeforeValidator(_whole)]
     """Version of this format."""
     name: Name
     """Names the build directory."""

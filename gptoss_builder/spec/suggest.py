@@ -67,7 +67,7 @@ _ELSEWHERE = {
     "router_aux_loss_coef": "model.moe.aux_loss",
     "device": "target.gpu",
 }
-"""Names in other projects' configurations, and the field that each is here."""
+"""Names in other projects' configurations, and the field that comes nearest here."""
 
 
 class Suggestion(NamedTuple):
@@ -89,7 +89,7 @@ def suggest(path: FieldPath) -> Suggestion | None:
         elsewhere.insert(0, tuple(_ELSEWHERE[key].split(".")))
     if elsewhere:
         here = [pattern for pattern in elsewhere if pattern[:-1] == section]
-        return Suggestion(tuple(here or elsewhere), sure=bool(here))
+        return Suggestion(tuple(here or elsewhere), sure=False)
     near = difflib.get_close_matches(key, siblings, n=2, cutoff=0.6)
     if near:
         ratio = difflib.SequenceMatcher(None, key, near[0]).ratio()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gptoss_builder.findings import Edit, FieldPath, dotted, printable
 from gptoss_builder.spec import problems
-from gptoss_builder.spec.fields import SpecField, either, fields, find, pattern_of
+from gptoss_builder.spec.fields import ITEM, SpecField, either, fields, pattern_of
 from gptoss_builder.spec.given import Given
 from gptoss_builder.spec.problems import Fault
 from gptoss_builder.spec.scalars import lookalike, read_plain, truth_word
@@ -44,13 +44,13 @@ def unknown(path: FieldPath, suggestion: Suggestion | None, *, taken: bool) -> F
 
 def missing(path: FieldPath) -> Fault:
     """Word a field that has no default and is not there."""
-    field = find(path)
-    section = dotted(path[:-1]) or "the spec"
-    name = path[-1]
-    takes = f": {field.told()}" if field else ""
-    meaning = f" ({field.doc.rstrip('.')})" if field and field.doc else ""
-    message = f"{section} has no `{name}`{meaning}"
-    return Fault(problems.MISSING, message, f"add `{name}`{takes}", path, at_key=True)
+    section, name = dotted(path[:-1]) or "the spec", path[-1]
+    field = fields()[pattern_of(path)]
+    fix = f"add `{name}`: {field.told()}"
+    if len(field.choices) == 1 and field.kind == "choice":
+        fix = f"add `{name}: {field.choices[0]}`"
+    message = f"{section} has no `{name}` ({field.doc.rstrip('.')})"
+    return Fault(problems.MISSING, message, fix, path, at_key=True)
 
 
 def empty(path: FieldPath, field: SpecField) -> Fault:
@@ -196,7 +196,8 @@ def _no_text(given: Given, field: SpecField) -> _Verdict:
 
 def _wrong_list(given: Given, field: SpecField) -> _Verdict:
     if not isinstance(given.value, list):
-        new = f"[{given.written}]" if given.written and given.plain else ""
+        sections = fields()[(*field.pattern, ITEM)].kind == "section"
+        new = f"[{given.written}]" if given.written and given.plain and not sections else ""
         fix = f"write {field.told()}, such as {new}" if new else f"write {field.told()}"
         return _Verdict(problems.TYPE, ", where a list belongs", fix)
     count = len(given.value)
@@ -208,6 +209,12 @@ def _wrong_section(given: Given, field: SpecField) -> _Verdict:
     if field.choices and isinstance(given.value, str):
         because = ", which is none of the choices"
         return _Verdict(problems.CHOICE, because, f"write {field.told()}")
+    if given.plain and len(field.needs) == 1:
+        only = fields()[(*field.pattern, field.needs[0])]
+        takes = {"text": str, "integer": int}.get(only.kind)
+        if takes is not None and type(given.value) is takes:
+            new = f"{{{field.needs[0]}: {given.written}}}"
+            return _Verdict(problems.TYPE, ", where a section belongs", f"write {new}", new)
     return _type(field)
 
 

@@ -144,7 +144,9 @@ def test_findings_are_cut_where_nobody_reads_on() -> None:
         ("compile: false", "compile: off"),
         ("compile: false", 'compile: "false"'),
         ("name: example", "name: 12"),
-        ("heads: 6", "n_heads: 6"),
+        ("top_k: 2", "Top-K: 2"),
+        ("inference: {context: 130}", "inference: 130"),
+        ("target: {gpu: cpu}", "target: cpu"),
     ],
 )
 def test_an_edit_repairs_its_fault(old: str, new: str) -> None:
@@ -162,7 +164,12 @@ def test_an_edit_repairs_its_fault(old: str, new: str) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("heads: 6", "heads: 010"), ("context: 130", "context: 128k"), ("top_k: 2", "top_k: 2.5")],
+    [
+        ("heads: 6", "heads: 010"),
+        ("heads: 6", "num_heads: 6"),
+        ("context: 130", "context: 128k"),
+        ("top_k: 2", "top_k: 2.5"),
+    ],
 )
 def test_a_fault_with_two_repairs_has_no_edit(old: str, new: str) -> None:
     assert only(read(edited(old, new))).edit is None

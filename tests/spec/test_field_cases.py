@@ -150,6 +150,8 @@ def test_a5_a_name_may_be_a_word_that_old_yaml_takes_for_a_truth_value() -> None
     [
         ("layers: 3", "layers: true", "SP015", "is `true`, where a whole number belongs"),
         ("top_k: 2", "top_k: false", "SP015", "is `false`, where a whole number belongs"),
+        ("spec: 1", "spec: true", "SP019", "is `true`, which is none of the choices"),
+        ("spec: 1", "spec: 1.0", "SP019", "is `1.0`, which is none of the choices"),
         ("lr: 1e-3", "lr: true", "SP015", "is `true`, where a number belongs"),
         ("layers: 3", "layers: 12.0", "SP015", "is `12.0`, which is not written as a whole number"),
         ("layers: 3", "layers: 1e2", "SP015", "is `1e2`, which is not written as a whole number"),

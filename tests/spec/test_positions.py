@@ -10,7 +10,7 @@ from gptoss_builder.spec.load import read_document
 from gptoss_builder.spec.places import Places
 from tests.spec.examples import LEGAL, SHIPPED, at, edited, only, read
 
-TWELVE_FAULTS = """\
+MANY_FAULTS = """\
 spec: 1
 name: a/b
 seed: -1
@@ -27,32 +27,38 @@ model:
     d_ff:
 target: {gpu: !!str cpu}
 """
-WHERE = [
-    ("SP020", 2, 7),
-    ("SP017", 3, 7),
-    ("SP016", 5, 10),
-    ("HC001", 6, 12),
-    ("SP015", 7, 11),
-    ("SP012", 8, 3),
-    ("SP015", 9, 22),
-    ("SP016", 9, 61),
-    ("SP019", 9, 75),
-    ("SP008", 12, 5),
-    ("SP018", 13, 12),
-    ("SP014", 14, 5),
-    ("SP009", 15, 15),
-]
+TOLD = """\
+s.yaml:2:7: name is `a/b`, which has a wrong form; write letters, digits, `_`, `-` and `.`, \
+the first not `-` or `.` [SP020]
+s.yaml:3:7: seed is `-1`, below the smallest, 0; write a whole number of at least 0 [SP017]
+s.yaml:5:10: model.vocab is `0x3e8`, which is not decimal; write 1000 [SP016]
+s.yaml:6:12: model.d_model is `9000`, above the hard cap of 8192; \
+write a whole number from 1 to 8192 [HC001]
+s.yaml:7:11: model.layers is `2.5`, which is not a whole number; write 2 or 3 [SP015]
+s.yaml:8:3: model has no field `colour`; its fields are vocab, d_model, layers, \
+tie_embeddings, norm_eps, init_std, attention, moe [SP012]
+s.yaml:9:22: model.attention.heads is `six`, where a whole number belongs; \
+write a whole number of at least 1 [SP015]
+s.yaml:9:61: model.attention.sinks is `yes`, which is text in YAML 1.2; write true [SP016]
+s.yaml:9:75: model.attention.backend is `flsh`, which is none of the choices; \
+did you mean `flash`? It can be `auto`, `flash` or `math` [SP019]
+s.yaml:12:5: model.moe.experts is given twice, on lines 11 and 12; keep one of them [SP008]
+s.yaml:13:12: model.moe.top_k is `.nan`, which is not a finite number; \
+write a whole number from 1 to 65536 [SP018]
+s.yaml:14:5: model.moe.d_ff is empty; write a whole number from 1 to 8192 [SP014]
+s.yaml:15:15: target.gpu has the tag `!!str`; remove it and write a plain value [SP009]
+"""
 
 
-def test_a_file_with_many_faults_gives_each_its_place() -> None:
-    found = [(finding.code, *at(finding)) for finding in read(TWELVE_FAULTS).findings]
-    assert found == WHERE
+def test_a_file_with_many_faults_gives_each_its_place_and_what_to_do() -> None:
+    findings = read(MANY_FAULTS).findings
+    assert "".join(f"{finding}\n" for finding in findings) == TOLD
 
 
 def test_a_finding_carries_its_line() -> None:
-    for finding in read(TWELVE_FAULTS).findings:
+    for finding in read(MANY_FAULTS).findings:
         assert finding.position is not None
-        assert finding.source == TWELVE_FAULTS.split("\n")[finding.position.line - 1]
+        assert finding.source == MANY_FAULTS.split("\n")[finding.position.line - 1]
         assert finding.file == "s.yaml"
 
 
@@ -125,7 +131,7 @@ def test_a_finding_prints_as_one_line() -> None:
 
 TEXTS = [
     LEGAL,
-    TWELVE_FAULTS,
+    MANY_FAULTS,
     *(path.read_text(encoding="utf-8") for path in SHIPPED),
     "a: 'it''s'\nb: \"x\\u00e9y\"\nc: |\n  text\n  more\nd: >-\n  folded\n  line\n",
     "? a\n: b\n",
