@@ -13,5 +13,5 @@ def training_bytes(plan: Plan, **changes: int) -> int:
         return 0
     training = plan.spec.training.model_copy(update=changes)
     spec = plan.spec.model_copy(update={"training": training})
-    memory = estimate_memory(spec, decide(spec, plan.target), plan.parameters, plan.kv_cache)
+    memory = estimate_memory(spec, decide(spec, plan.target), plan.parameters, cache=None)
     return memory.training.total_bytes if memory.training is not None else 0

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 GIB = 2**30
 MIB = 2**20
+_FAR = 10_000
 
 
 def gib(size: float) -> str:
@@ -20,9 +21,15 @@ def either(values: Iterable[object]) -> str:
 
 
 def divisors_near(number: int, wanted: int) -> tuple[int, ...]:
-    """The divisors of `number` next to `wanted`, below and above it."""
-    below = next((d for d in range(min(wanted, number), 0, -1) if number % d == 0), 1)
-    above = next((d for d in range(wanted, number + 1) if number % d == 0), number)
+    """The divisors of `number` next to `wanted`, below and above it; 1 and itself at the least.
+
+    Far from `wanted` nothing is looked for: a spec can hold numbers of any size.
+    """
+    wanted = min(wanted, number)
+    down = range(wanted, max(wanted - _FAR, 0), -1)
+    up = range(wanted, min(wanted + _FAR, number + 1))
+    below = next((divisor for divisor in down if number % divisor == 0), 1)
+    above = next((divisor for divisor in up if number % divisor == 0), number)
     return tuple(sorted({below, above}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from checkers.output.text import printable
 from checkers.report import Report
 from gptoss_builder.findings import Finding, Severity
 
@@ -19,7 +20,7 @@ def _command(finding: Finding) -> str:
         properties += [f"line={finding.position.line}", f"col={finding.position.column}"]
     properties.append(f"title={_property(finding.code)}")
     text = f"{finding.message}; {finding.fix}" if finding.fix else finding.message
-    return f"::{_COMMANDS[finding.severity]} {','.join(properties)}::{_data(text)}"
+    return printable(f"::{_COMMANDS[finding.severity]} {','.join(properties)}::{_data(text)}")
 
 
 def _data(text: str) -> str:

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 from checkers.rule import PlanRule, Problem
 from checkers.what_if import training_bytes
 from checkers.wording import gib
 from gptoss_builder.findings import Severity
 from gptoss_builder.plan.schema import Plan
+
+TRIES = 6
+"""Longer periods that are tried, from the longest on."""
 
 
 @partial(
@@ -26,7 +30,7 @@ def rule(plan: Plan) -> Iterator[Problem]:
     if training is None or estimate is None or not training.checkpoint_every:
         return
     layers, period = plan.spec.model.layers, training.checkpoint_every
-    for longer in _longer_periods(layers, period):
+    for longer in islice(_longer_periods(layers, period), TRIES):
         needed = training_bytes(plan, checkpoint_every=longer)
         if needed <= estimate.total_bytes:
             yield Problem(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import partial
 
@@ -40,22 +41,34 @@ def _way_out(plan: Plan, room: int) -> str:
     training = plan.spec.training
     if training is None:
         return ""
-    for period in (training.checkpoint_every, 3, 2, 1):
-        batch = training.micro_batch
-        while batch >= 1:
-            changes = {"checkpoint_every": period, "micro_batch": batch}
-            if training_bytes(plan, **changes) <= room:
-                words = [
-                    f"training.{name} to {value}"
-                    for name, value in changes.items()
-                    if value != getattr(training, name)
-                ]
-                more = training.accumulate * -(-training.micro_batch // batch)
-                if batch != training.micro_batch:
-                    words.append(f"training.accumulate to {more}, for the same tokens a step")
-                return f"set {' and '.join(words)}; that fits"
-            batch //= 2
+    for period in dict.fromkeys((training.checkpoint_every, 3, 2, 1)):
+        batch = _largest_batch(plan, period, room)
+        if batch is None:
+            continue
+        words = []
+        if period != training.checkpoint_every:
+            words.append(f"training.checkpoint_every to {period}")
+        if batch != training.micro_batch:
+            more = training.accumulate * -(-training.micro_batch // batch)
+            words.append(f"training.micro_batch to {batch}")
+            words.append(f"training.accumulate to {more}, for the same tokens a step")
+        return f"set {' and '.join(words)}; that fits"
     return (
-        f"a micro_batch of 1 and checkpointing do not help: shorten training.context (now "
+        "a micro_batch of 1 and checkpointing do not help: shorten training.context (now "
         f"{training.context}), narrow the model, or take a larger card"
     )
+
+
+def _largest_batch(plan: Plan, period: int, room: int) -> int | None:
+    """The micro-batch, or its largest half, quarter, … that fits; None if one sequence does not."""
+    training = plan.spec.training
+    if training is None:
+        return None
+    halvings = range(training.micro_batch.bit_length())
+
+    def fits(halving: int) -> bool:
+        batch = training.micro_batch >> halving
+        return training_bytes(plan, checkpoint_every=period, micro_batch=batch) <= room
+
+    first = bisect_left(halvings, True, key=fits)
+    return training.micro_batch >> first if first < len(halvings) else None

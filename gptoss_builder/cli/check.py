@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 from checkers.fix import Repair, repair, unified
 from checkers.output import FORMATS, text
@@ -92,7 +94,7 @@ def _repair(files: Sequence[str], options: argparse.Namespace) -> None:
         content = sys.stdin.buffer.read() if file == STDIN else read_bytes(Path(file))
         repaired = _repaired("<stdin>" if file == STDIN else file, content, options.target)
         if options.diff:
-            sys.stdout.write(unified(repaired))
+            _print(unified(repaired))
         elif repaired.count:
             _overwrite(Path(file), repaired.after, marked=content.startswith(BOM_UTF8))
             print(f"{file}: {repaired.count} repaired", file=sys.stderr)
@@ -120,11 +122,12 @@ def _overwrite(path: Path, after: str, *, marked: bool) -> None:
 def _write(report: Report, options: argparse.Namespace) -> None:
     if options.output_file is None and options.format == "text":
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        sys.stdout.write(text.render(report, colour=colour))
+        _print(text.render(report, colour=colour))
         return
-    rendered = FORMATS[options.format](report)
+    # A file name can hold what UTF-8 cannot.
+    rendered = FORMATS[options.format](report).encode(errors="replace").decode()
     if options.output_file is None:
-        sys.stdout.write(rendered)
+        _print(rendered, encoding="utf-8")
         return
     try:
         write_text(Path(options.output_file), rendered)
@@ -132,15 +135,23 @@ def _write(report: Report, options: argparse.Namespace) -> None:
         raise InputError(f"{options.output_file} cannot be written: {error.strerror}") from error
 
 
+def _print(content: str, encoding: str | None = None) -> None:
+    # A terminal of another encoding shows what it can; programs are given UTF-8.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding=encoding, errors="replace")
+    sys.stdout.write(content)
+    sys.stdout.flush()
+
+
 def _explain(code: str) -> int:
     rule = RULES.get(code.upper())
     if rule is None:
         raise InputError(f"there is no rule {code}; docs/rules.md lists every one")
     indent = "\n    "
-    print(
-        f"{rule.code} ({rule.severity}): {rule.title}\n\n{rule.why}\n\n"
+    _print(
+        f"{rule.code} ({rule.severity}): {rule.title}\n\n{fill(rule.why, 88)}\n\n"
         f"Refused:{indent}{rule.bad.replace(chr(10), indent)}\n\n"
-        f"Accepted:{indent}{rule.good.replace(chr(10), indent)}"
+        f"Accepted:{indent}{rule.good.replace(chr(10), indent)}\n"
     )
     return CLEAN
 

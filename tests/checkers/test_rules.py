@@ -14,6 +14,7 @@ from checkers.registry import (
     FAMILIES,
     HARD_RULES,
     LOAD_RULES,
+    PLAN_RULES,
     RULES,
     SOURCE_RULES,
     UNPARSABLE,
@@ -29,7 +30,18 @@ EXAMPLES = Path(__file__).parent / "rules"
 SOURCE = {rule.code for rule in (*SOURCE_RULES, UNPARSABLE)}
 # What resolve refuses is by design what no rule foresees: test_pipeline.py provokes it.
 WITH_EXAMPLES = sorted(RULES.keys() - {UNRESOLVED.code})
-SIZE = re.compile(r"[\d.]+ [GM]iB")
+PLAN = {rule.code for rule in PLAN_RULES}
+
+
+MEMORY = re.compile(r"\d[\d.]*|\((forward|backward|loss|optimizer)[^)]*\)")
+
+
+def comparable(line: str) -> str:
+    """The line without what the memory model says, which has tests of its own."""
+    if line[-6:-1] not in PLAN:
+        return line
+    place, _, message = line.partition(": ")
+    return f"{place}: {MEMORY.sub('#', message)}"
 
 
 def findings(code: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
@@ -43,10 +55,9 @@ def findings(code: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> list[Find
 
 @pytest.mark.parametrize("code", WITH_EXAMPLES)
 def test_bad_example_gives_exactly_its_findings(code, monkeypatch):
-    # Sizes come from the memory model, which has tests of its own.
-    found = [SIZE.sub("# GiB", str(finding)) for finding in findings(code, "bad", monkeypatch)]
-    expected = Path("expected.txt").read_text(encoding="utf-8")
-    assert found == SIZE.sub("# GiB", expected).splitlines()
+    found = [str(finding) for finding in findings(code, "bad", monkeypatch)]
+    expected = Path("expected.txt").read_text(encoding="utf-8").splitlines()
+    assert list(map(comparable, found)) == list(map(comparable, expected))
     assert any(line.endswith(f"[{code}]") for line in found)
 
 

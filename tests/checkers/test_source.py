@@ -1,0 +1,109 @@
+"""How source is read: places that may differ, positions, text that is no Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checkers.run import check_python, check_source
+from gptoss_builder.errors import InputError
+from gptoss_builder.findings import Position
+
+JITTED = "import triton\n\n\n@triton.jit\ndef w1w3_kernel(x_ptr):\n    pass\n"
+
+
+def codes(text: str, place: str) -> list[str]:
+    return [finding.code for finding in check_source("x.py", text, Path("/any", place))]
+
+
+def test_triton_may_be_used_in_the_two_sanctioned_files_only():
+    assert codes(JITTED, "gptoss_builder/kernels/w1w3_triton.py") == []
+    assert codes("import triton\n", "gptoss_builder/kernels/compile.py") == []
+    for place in (
+        "w1w3_triton.py",
+        "kernels/w1w3_triton.py",
+        "gptoss_builder/model/w1w3_triton.py",
+        "gptoss_builder/kernels/products.py",
+        "mine/kernels/w1w3_triton.py",
+    ):
+        assert set(codes(JITTED, place)) == {"TR001", "TR003"}, place
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import triton as t\n",
+        "import os, triton.language\n",
+        "def f():\n    import triton\n",
+        "try:\n    import triton\nexcept ImportError:\n    raise\n",
+        "from triton import *\n",
+        "import importlib as i\ni.import_module('triton')\n",
+        "from importlib import import_module\nload = import_module\nload('triton')\n",
+        "import importlib\nNAME = 'trit'\nimportlib.import_module(NAME + 'on')\n",
+        "getattr(__import__('mine'), 'triton')\n",
+        "import builtins\nbuiltins.exec('import triton')\n",
+    ],
+)
+def test_triton_is_found_however_it_is_imported(text):
+    assert any(code.startswith("TR") for code in codes(text, "mine/x.py"))
+
+
+def test_hot_path_rule_reads_the_hot_path_alone():
+    text = "def f(x):\n    return x.item()\n"
+    assert codes(text, "gptoss_builder/model/moe.py") == ["KL101"]
+    assert codes(text, "gptoss_builder/kernels/deep/x.py") == ["KL101"]
+    assert codes(text, "gptoss_builder/kernels/w1w3_reference.py") == []
+    assert codes(text, "gptoss_builder/train/data.py") == []
+
+
+def test_columns_count_characters_not_bytes():
+    (finding,) = check_source("x.py", 'é = "ü"; import triton\n', Path("/any/x.py"))
+    assert finding.position == Position(1, 10)
+    assert finding.source == 'é = "ü"; import triton'
+
+
+def test_lines_count_as_editors_count_them():
+    text = 'a = "\x0c\u2028"\nimport triton\n'
+    (finding,) = check_source("x.py", text, Path("/any/x.py"))
+    assert finding.position == Position(2, 1)
+    assert finding.source == "import triton"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"def broken(:\n",
+        b"x = '\xff'\n",
+        b"# coding: no-such-codec\n",
+        b"x = 1\x00\n",
+        b"\xff\xfei\x00",
+        b"(" * 5000 + b")" * 5000,
+    ],
+    ids=["syntax", "bytes", "codec", "nul", "utf16", "nesting"],
+)
+def test_what_is_no_python_is_a_finding(tmp_path, content):
+    path = tmp_path / "x.py"
+    path.write_bytes(content)
+    (finding,) = check_python(str(path))
+    assert finding.code == "SP203"
+
+
+def test_declared_encodings_and_line_ends_are_read(tmp_path):
+    path = tmp_path / "x.py"
+    path.write_bytes("# coding: latin-1\r\nå = 1\r\nimport triton\r\n".encode("latin-1"))
+    (finding,) = check_python(str(path))
+    assert (finding.position, finding.source) == (Position(3, 1), "import triton")
+
+
+def test_unreadable_file_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        check_python(str(tmp_path / "none.py"))
+
+
+def test_nothing_is_imported_or_run(tmp_path):
+    marker = tmp_path / "ran"
+    path = tmp_path / "x.py"
+    path.write_text(f"open({str(marker)!r}, 'w')\nimport mine_that_is_not_there\n")
+    assert check_python(str(path)) == []
+    assert not marker.exists()
