@@ -1,8 +1,7 @@
 """The elementwise work between the products: the gated activation and the weighted sum.
 
-Arithmetic is in fp32 (fp64 for fp64). On a GPU each function is one kernel made by
-`torch.compile`, on a CPU it is plain PyTorch; behind an op either way, so that a caller sees
-the outputs and no temporaries.
+Arithmetic is in fp32 (fp64 for fp64). On a GPU `torch.compile` makes the kernels, on a CPU it
+is plain PyTorch; behind an op either way, so that a caller sees the outputs and no temporaries.
 """
 
 # R rows sorted by expert, F hidden width of an expert, T tokens, K choices of a token, D width
@@ -12,23 +11,29 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from gptoss_builder.kernels.opaque import opaque
+
 Function = Callable[..., Any]
 
 
-@torch.library.custom_op("gptoss::silu_mul", mutates_args=())
+def accurate_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: fp32, or fp64 for fp64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _fake_silu_mul(gate_up_RF: Tensor) -> Tensor:
+    return gate_up_RF.new_empty(gate_up_RF.shape[0], gate_up_RF.shape[1] // 2)
+
+
+@opaque(_fake_silu_mul)
 def silu_mul(gate_up_RF: Tensor) -> Tensor:
     """Compute `silu(gate) · up` of `[R, 2F]` rows, gate columns first; returns `[R, F]`."""
-    return _run(_silu_mul, gate_up_RF)  # type: ignore[no-any-return]  # compiled: untyped
-
-
-@silu_mul.register_fake
-def _(gate_up_RF: Tensor) -> Tensor:
-    return gate_up_RF.new_empty(gate_up_RF.shape[0], gate_up_RF.shape[1] // 2)
+    return cast(Tensor, _run(_silu_mul, gate_up_RF))
 
 
 def _silu_mul(gate_up_RF: Tensor) -> Tensor:
@@ -36,27 +41,34 @@ def _silu_mul(gate_up_RF: Tensor) -> Tensor:
     return (gate_RF * torch.sigmoid(gate_RF) * up_RF).to(gate_up_RF.dtype)
 
 
-@torch.library.custom_op("gptoss::silu_mul_backward", mutates_args=("gate_up_RF", "dh_RF"))
-def silu_mul_backward_(gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None) -> Tensor:
-    """Backward of `scale · silu(gate) · up`, in place of its inputs.
+def _fake_silu_mul_backward(
+    gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    dscale_R = dh_RF.new_empty(dh_RF.shape[0], dtype=accurate_dtype(dh_RF.dtype))
+    return gate_up_RF.new_empty(gate_up_RF.shape), dh_RF.new_empty(dh_RF.shape), dscale_R
+
+
+@opaque(_fake_silu_mul_backward)
+def silu_mul_backward(
+    gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Backward of `scale · silu(gate) · up`.
 
     Args:
-        gate_up_RF: `[R, 2F]`, becomes its own gradient.
-        dh_RF: `[R, F]`, gradient of the scaled product; becomes `scale · silu(gate) · up`.
+        gate_up_RF: `[R, 2F]`, gate columns first.
+        dh_RF: `[R, F]`, gradient of the scaled product.
         scale_R: weight of each row; None for 1.
 
     Returns:
-        Gradient of `scale_R`, `[R]` in fp32 (fp64 for fp64).
+        Gradient of gate and up `[R, 2F]`; the scaled product `[R, F]`; gradient of the scale,
+        `[R]` in fp32 (fp64 for fp64).
     """
-    return _run(_silu_mul_backward, gate_up_RF, dh_RF, scale_R)  # type: ignore[no-any-return]  # compiled: untyped
+    return cast(tuple[Tensor, Tensor, Tensor], _run(_silu_mul_backward, gate_up_RF, dh_RF, scale_R))
 
 
-@silu_mul_backward_.register_fake
-def _(gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None) -> Tensor:
-    return gate_up_RF.new_empty(gate_up_RF.shape[0], dtype=_accurate_dtype(gate_up_RF.dtype))
-
-
-def _silu_mul_backward(gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None) -> Tensor:
+def _silu_mul_backward(
+    gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     gate_RF, up_RF = _accurate(gate_up_RF).chunk(2, dim=1)
     dout_RF = _accurate(dh_RF)
     sigmoid_RF = torch.sigmoid(gate_RF)
@@ -67,13 +79,15 @@ def _silu_mul_backward(gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None
         dout_RF = dout_RF * scale_R[:, None]
         h_RF = h_RF * scale_R[:, None]
     dgate_RF = dout_RF * up_RF * (sigmoid_RF + silu_RF * (1 - sigmoid_RF))
-    dup_RF = dout_RF * silu_RF
-    dh_RF.copy_(h_RF)
-    gate_up_RF.copy_(torch.cat([dgate_RF, dup_RF], dim=1))
-    return dscale_R
+    dgate_up_RF = torch.cat([dgate_RF.to(dh_RF.dtype), (dout_RF * silu_RF).to(dh_RF.dtype)], dim=1)
+    return dgate_up_RF, h_RF.to(dh_RF.dtype), dscale_R
 
 
-@torch.library.custom_op("gptoss::combine", mutates_args=())
+def _fake_combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Tensor:
+    return y_RD.new_empty(position_TK.shape[0], y_RD.shape[1])
+
+
+@opaque(_fake_combine)
 def combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Tensor:
     """Sum each token's rows, found by gathering: no atomics, so the same bits every time.
 
@@ -85,18 +99,11 @@ def combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Tens
     Returns:
         `[T, D]` of the dtype of `y_RD`.
     """
-    return _run(_combine, y_RD, position_TK, weight_TK)  # type: ignore[no-any-return]  # compiled: untyped
-
-
-@combine.register_fake
-def _(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Tensor:
-    return y_RD.new_empty(position_TK.shape[0], y_RD.shape[1])
+    return cast(Tensor, _run(_combine, y_RD, position_TK, weight_TK))
 
 
 def _combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Tensor:
-    total_TD = y_RD.new_zeros(
-        position_TK.shape[0], y_RD.shape[1], dtype=_accurate_dtype(y_RD.dtype)
-    )
+    total_TD = y_RD.new_zeros(position_TK.shape[0], y_RD.shape[1], dtype=accurate_dtype(y_RD.dtype))
     for choice in range(position_TK.shape[1]):
         row_TD = _accurate(y_RD[position_TK[:, choice]])
         if weight_TK is not None:
@@ -105,24 +112,20 @@ def _combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Ten
     return total_TD.to(y_RD.dtype)
 
 
-def _accurate_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
 def _accurate(x: Tensor) -> Tensor:
-    return x.to(_accurate_dtype(x.dtype))
+    return x.to(accurate_dtype(x.dtype))
 
 
 def _run(function: Function, first: Tensor, *rest: Tensor | None) -> Any:
     with torch.no_grad():
         if not first.is_cuda or first.numel() == 0:
             return function(first, *rest)
-        torch._dynamo.maybe_mark_dynamic(first, 0)
-        for tensor in rest:
+        tensors = (first, *rest)
+        for tensor in tensors:
             if tensor is not None:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        widths = tuple(None if t is None else (t.dtype, *t.shape[1:]) for t in (first, *rest))
-        return _compiled(function, widths)(first, *rest)
+        widths = tuple(None if t is None else (t.dtype, *t.shape[1:]) for t in tensors)
+        return _compiled(function, widths)(*tensors)
 
 
 @functools.cache

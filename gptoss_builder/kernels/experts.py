@@ -11,23 +11,24 @@ of W2 are kept: the gradient of a row's weight is `⟨y, dy⟩ = ⟨h W2ᵀ, dy�
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gptoss_builder.kernels.elementwise import combine, silu_mul_backward_
+from gptoss_builder.kernels.elementwise import combine
+from gptoss_builder.kernels.opaque import differentiable, opaque
 from gptoss_builder.kernels.products import check_products, rows_product, weights_product
-from gptoss_builder.kernels.w1w3 import (
-    Backward,
-    check_implementation,
-    check_up,
+from gptoss_builder.kernels.up import (
+    activation_backward,
     encode_launch,
+    gather,
     up_backward,
     up_forward,
     up_gate_up,
 )
+from gptoss_builder.kernels.w1w3 import Backward, check_implementation, check_up
 from gptoss_builder.plan.schema import LaunchConfig
 
 
@@ -85,8 +86,7 @@ def experts(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing, how
         check_implementation(how.up, how.launch, x_TD, w13_EFD)
     check_products(how.down, x_TD, widths)
     check_products(how.products, x_TD, widths)
-    y_TD: Tensor
-    y_TD, _ = _experts(
+    y_TD, _ = experts_op(
         x_TD,
         w13_EFD,
         w2_EDF,
@@ -98,38 +98,6 @@ def experts(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing, how
         encode_launch(how.launch),
     )
     return y_TD
-
-
-@torch.library.custom_op("gptoss::experts", mutates_args=())
-def _experts(
-    x_TD: Tensor,
-    w13_EFD: Tensor,
-    w2_EDF: Tensor,
-    offsets_E: Tensor,
-    rows_R: Tensor | None,
-    position_TK: Tensor | None,
-    weight_TK: Tensor | None,
-    up: str,
-    down: str,
-    products: str,
-    save: bool,
-    launch: Sequence[int],
-) -> tuple[Tensor, Tensor]:
-    with torch.autocast(x_TD.device.type, enabled=False):
-        return forward_body(
-            x_TD,
-            w13_EFD,
-            w2_EDF,
-            offsets_E,
-            rows_R,
-            position_TK,
-            weight_TK,
-            up,
-            down,
-            products,
-            save,
-            launch,
-        )
 
 
 def forward_body(
@@ -146,15 +114,16 @@ def forward_body(
     save: bool,
     launch: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """Body of `gptoss::experts`: y `[T, D]`, and gate and up `[R, 2F]` (empty without `save`)."""
-    h_RF, gate_up_RF = up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
-    y_RD = rows_product(h_RF, w2_EDF.transpose(1, 2), offsets_E, down)
-    del h_RF
-    return y_RD if position_TK is None else combine(y_RD, position_TK, weight_TK), gate_up_RF
+    """Compute y `[T, D]`, and with `save` gate and up `[R, 2F]` (else an empty tensor)."""
+    with torch.autocast(x_TD.device.type, enabled=False):
+        h_RF, gate_up_RF = up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
+        y_RD = rows_product(h_RF, w2_EDF.transpose(1, 2), offsets_E, down)
+        del h_RF
+        y_TD = y_RD if position_TK is None else combine(y_RD, position_TK, weight_TK)
+    return y_TD, gate_up_RF
 
 
-@_experts.register_fake
-def _(
+def _fake_experts(
     x_TD: Tensor,
     w13_EFD: Tensor,
     w2_EDF: Tensor,
@@ -171,44 +140,6 @@ def _(
     rows = x_TD.shape[0] if rows_R is None else rows_R.shape[0]
     gate_up_RF = x_TD.new_empty(rows, w13_EFD.shape[1]) if save else x_TD.new_empty(0)
     return x_TD.new_empty(x_TD.shape), gate_up_RF
-
-
-@torch.library.custom_op("gptoss::experts_backward", mutates_args=())
-def _experts_backward(
-    dy_TD: Tensor,
-    x_TD: Tensor,
-    w13_EFD: Tensor,
-    w2_EDF: Tensor,
-    offsets_E: Tensor,
-    rows_R: Tensor | None,
-    position_TK: Tensor | None,
-    weight_TK: Tensor | None,
-    gate_up_RF: Tensor,
-    up: str,
-    down: str,
-    products: str,
-    save: bool,
-    launch: Sequence[int],
-    needs: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    with torch.autocast(x_TD.device.type, enabled=False):
-        return backward_body(
-            dy_TD,
-            x_TD,
-            w13_EFD,
-            w2_EDF,
-            offsets_E,
-            rows_R,
-            position_TK,
-            weight_TK,
-            gate_up_RF,
-            up,
-            down,
-            products,
-            save,
-            launch,
-            needs,
-        )
 
 
 def backward_body(
@@ -228,66 +159,56 @@ def backward_body(
     launch: Sequence[int],
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Body of `gptoss::experts_backward`: gradients of x, w13, w2 and the weights.
-
-    A gradient that `needs` leaves out is empty.
-    """
+    """Gradients of x, w13, w2 and the weights; one that `needs` leaves out is empty."""
     needs_x, needs_w13, needs_w2, needs_weight = needs
     empty = x_TD.new_empty(0)
-    dy_RD = dy_TD.contiguous() if rows_R is None else dy_TD.index_select(0, rows_R)
-    dh_RF = rows_product(dy_RD, w2_EDF, offsets_E, down)
-    gate_up_RF = (
-        gate_up_RF.clone() if save else up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
-    )
-    scale_R = None
-    if weight_TK is not None and position_TK is not None:
-        scale_R = weight_TK.new_empty(weight_TK.numel())
-        scale_R.scatter_(0, position_TK.flatten(), weight_TK.flatten())
-    dscale_R = silu_mul_backward_(gate_up_RF, dh_RF, scale_R)
-    dw2_EDF = weights_product(dy_RD, dh_RF, offsets_E, down) if needs_w2 else empty
-    del dy_RD, dh_RF
-    dx_RD, dw13_EFD = up_backward(
-        gate_up_RF,
-        x_TD,
-        w13_EFD,
-        offsets_E,
-        rows_R,
-        products,
-        needs_x=needs_x,
-        needs_w13=needs_w13,
-    )
-    dweight_TK = empty
-    if needs_weight and position_TK is not None:
-        dweight_TK = dscale_R[position_TK]
-    if needs_x and position_TK is not None:
-        dx_RD = combine(dx_RD, position_TK, None)
-    return dx_RD, dw13_EFD, dw2_EDF, dweight_TK
+    with torch.autocast(x_TD.device.type, enabled=False):
+        dy_RD = gather(dy_TD, rows_R)
+        dh_RF = rows_product(dy_RD, w2_EDF, offsets_E, down)
+        if not save:
+            gate_up_RF = up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
+        scale_R = None
+        if weight_TK is not None and position_TK is not None:
+            scale_R = weight_TK.new_empty(weight_TK.numel())
+            scale_R.scatter_(0, position_TK.flatten(), weight_TK.flatten())
+        gate_up_RF, h_RF, dscale_R = activation_backward(gate_up_RF, dh_RF, scale_R, up, keep=save)
+        del dh_RF
+        dw2_EDF = weights_product(dy_RD, h_RF, offsets_E, down) if needs_w2 else empty
+        del dy_RD, h_RF
+        dx_TD, dw13_EFD = up_backward(
+            gate_up_RF,
+            x_TD,
+            w13_EFD,
+            offsets_E,
+            rows_R,
+            products,
+            needs_x=needs_x,
+            needs_w13=needs_w13,
+        )
+        if position_TK is None:
+            return dx_TD, dw13_EFD, dw2_EDF, empty
+        del gate_up_RF
+        if needs_x:
+            dx_TD = combine(dx_TD, position_TK, None)
+        return dx_TD, dw13_EFD, dw2_EDF, dscale_R[position_TK] if needs_weight else empty
 
 
-@_experts_backward.register_fake
-def _(
-    dy_TD: Tensor,
-    x_TD: Tensor,
-    w13_EFD: Tensor,
-    w2_EDF: Tensor,
-    offsets_E: Tensor,
-    rows_R: Tensor | None,
-    position_TK: Tensor | None,
-    weight_TK: Tensor | None,
-    gate_up_RF: Tensor,
-    up: str,
-    down: str,
-    products: str,
-    save: bool,
-    launch: Sequence[int],
-    needs: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    inputs = (x_TD, w13_EFD, w2_EDF, weight_TK)
-    x, w13, w2, weight = (
-        x_TD.new_empty(0) if t is None or not needed else t.new_empty(t.shape)
-        for t, needed in zip(inputs, needs, strict=True)
+def _fake_experts_backward(
+    _: Tensor, x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    weight_TK, needs = rest[3], rest[-1]
+    return tuple(
+        x_TD.new_empty(0) if tensor is None or not needed else tensor.new_empty(tensor.shape)
+        for tensor, needed in zip((x_TD, w13_EFD, w2_EDF, weight_TK), needs, strict=True)
     )
-    return x, w13, w2, weight
+
+
+experts_op = opaque(_fake_experts, name="experts")(forward_body)
+experts_op_backward = opaque(_fake_experts_backward, name="experts_backward")(backward_body)
+
+BODIES = {"gptoss::experts": forward_body, "gptoss::experts_backward": backward_body}
+"""Bodies by op, for whoever follows what happens inside: a memory count under fake tensors runs
+the body in place of the op."""
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -303,13 +224,10 @@ def _backward(ctx: Any, dy_TD: Tensor | None, _: None) -> tuple[Tensor | None, .
         return (None,) * 12
     flags = ctx.needs_input_grad
     needs = (flags[0], flags[1], flags[2], flags[6])
-    grads = _experts_backward(dy_TD, *ctx.saved_tensors, *ctx.how, needs)
+    run: Callable[..., tuple[Tensor, ...]] = experts_op_backward
+    grads = run(dy_TD, *ctx.saved_tensors, *ctx.how, needs)
     dx, dw13, dw2, dweight = (g if need else None for g, need in zip(grads, needs, strict=True))
     return (dx, dw13, dw2, None, None, None, dweight, *(None,) * 5)
 
 
-_experts.register_autograd(_backward, setup_context=_setup_context)
-
-BODIES = {"gptoss::experts": forward_body, "gptoss::experts_backward": backward_body}
-"""Bodies by op, for whoever follows what happens inside: a memory count under fake tensors runs
-the body in place of the op."""
+differentiable(experts_op, _backward, _setup_context)

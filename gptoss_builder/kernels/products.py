@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from gptoss_builder.errors import DeviceError, InputError
 from gptoss_builder.kernels.launches import launches
+from gptoss_builder.kernels.opaque import opaque
 
 GROUPED_MM_MAJORS = (9, 10)
 """Major compute capabilities on which torch has a grouped kernel; elsewhere it loops."""
@@ -45,7 +46,7 @@ def rows_product(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor, how: str) -> Te
     elif how == "dense":
         y_RN = x_RK @ w_EKN[0]
     else:
-        y_RN = _loop_rows(x_RK, w_EKN, offsets_E)
+        y_RN = loop_rows(x_RK, w_EKN, offsets_E)
     return y_RN
 
 
@@ -72,34 +73,34 @@ def weights_product(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor, how: str) -> 
     elif how == "dense":
         dw_ENK = (g_RN.t() @ x_RK)[None]
     else:
-        dw_ENK = _loop_weights(g_RN, x_RK, offsets_E)
+        dw_ENK = loop_weights(g_RN, x_RK, offsets_E)
     return dw_ENK
 
 
-@torch.library.custom_op("gptoss::loop_rows", mutates_args=())
-def _loop_rows(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor) -> Tensor:
+def _fake_loop_rows(x_RK: Tensor, w_EKN: Tensor, _: Tensor) -> Tensor:
+    return x_RK.new_empty(x_RK.shape[0], w_EKN.shape[2])
+
+
+@opaque(_fake_loop_rows)
+def loop_rows(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor) -> Tensor:
+    """`rows_product` by one matrix product an expert."""
     out_RN = x_RK.new_empty(x_RK.shape[0], w_EKN.shape[2])
     for expert, (start, end) in enumerate(row_ranges(offsets_E, x_RK.shape[0])):
         torch.mm(x_RK[start:end], w_EKN[expert], out=out_RN[start:end])
     return out_RN
 
 
-@_loop_rows.register_fake
-def _(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor) -> Tensor:
-    return x_RK.new_empty(x_RK.shape[0], w_EKN.shape[2])
+def _fake_loop_weights(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor) -> Tensor:
+    return g_RN.new_empty(offsets_E.shape[0], g_RN.shape[1], x_RK.shape[1])
 
 
-@torch.library.custom_op("gptoss::loop_weights", mutates_args=())
-def _loop_weights(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor) -> Tensor:
+@opaque(_fake_loop_weights)
+def loop_weights(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor) -> Tensor:
+    """`weights_product` by one matrix product an expert."""
     out_ENK = g_RN.new_empty(offsets_E.shape[0], g_RN.shape[1], x_RK.shape[1])
     for expert, (start, end) in enumerate(row_ranges(offsets_E, x_RK.shape[0])):
         torch.mm(g_RN[start:end].t(), x_RK[start:end], out=out_ENK[expert])
     return out_ENK
-
-
-@_loop_weights.register_fake
-def _(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor) -> Tensor:
-    return g_RN.new_empty(offsets_E.shape[0], g_RN.shape[1], x_RK.shape[1])
 
 
 def row_ranges(offsets_E: Tensor, rows: int) -> list[tuple[int, int]]:

@@ -1,24 +1,30 @@
 """The W1/W3 op: `silu(x W1ᵀ) · (x W3ᵀ)` for rows that each belong to one expert.
 
 The op does what it is told: `implementation` names what runs, and if that cannot run the call
-fails. The pieces (`up_forward`, `up_backward`) are shared with the whole expert block.
+fails. Its parts are in `up.py`, shared with the whole expert block.
 """
 
 # R rows sorted by expert, T tokens, D model width, E experts, F hidden width of an expert
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from gptoss_builder.errors import CapError, InputError, MissingTritonError
-from gptoss_builder.kernels.elementwise import silu_mul, silu_mul_backward_
-from gptoss_builder.kernels.launches import launches
-from gptoss_builder.kernels.products import check_products, rows_product, weights_product
+from gptoss_builder.errors import CapError, InputError
+from gptoss_builder.kernels.opaque import differentiable, opaque
+from gptoss_builder.kernels.products import check_products
+from gptoss_builder.kernels.up import (
+    activation_backward,
+    encode_launch,
+    triton_module,
+    up_backward,
+    up_forward,
+    up_gate_up,
+)
 from gptoss_builder.kernels.w1w3_reference import w1w3_reference
 from gptoss_builder.plan.schema import LaunchConfig
 from gptoss_builder.spec.schema import HARD_CAP
@@ -67,8 +73,7 @@ def w1w3(
     check_implementation(implementation, launch, x_TD, w13_EFD)
     if torch.is_grad_enabled() and (x_TD.requires_grad or w13_EFD.requires_grad):
         check_products(products, x_TD, (x_TD.shape[1], w13_EFD.shape[1] // 2))
-    h_RF: Tensor
-    h_RF, _ = _w1w3(
+    h_RF, _ = w1w3_op(
         x_TD,
         w13_EFD,
         offsets_E,
@@ -134,141 +139,10 @@ def check_implementation(
         )
 
 
-class KernelModule(Protocol):
-    """What `w1w3_triton` offers to this module, which loads it only when it is asked for."""
-
-    def launch_w1w3(
-        self,
-        x_TD: Tensor,
-        w13_EFD: Tensor,
-        offsets_E: Tensor,
-        rows_R: Tensor | None,
-        launch: Sequence[int],
-        *,
-        write_h: bool,
-        write_gate_up: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Run the kernel; an output that is not written is empty."""
-
-
-def triton_module() -> KernelModule:
-    """Load the kernel.
-
-    Raises:
-        MissingTritonError: Triton is not installed.
-    """
-    try:
-        module = importlib.import_module("gptoss_builder.kernels.w1w3_triton")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "triton":
-            raise
-        raise MissingTritonError(
-            "dispatch triton_grouped needs Triton, which is not installed here: install "
-            "gptoss-builder[train] on Linux, or set model.moe.dispatch: stacked"
-        ) from error
-    return cast(KernelModule, module)
-
-
-def encode_launch(launch: LaunchConfig | None) -> list[int]:
-    """Write a launch configuration as the integers that an op can take; [] for None."""
-    if launch is None:
-        return []
-    return [
-        launch.block_t,
-        launch.block_k,
-        launch.block_n,
-        launch.num_warps,
-        launch.num_stages,
-        int(launch.loads == "descriptors"),
-        int(launch.persistent),
-    ]
-
-
-def up_forward(
+def _fake_w1w3(
     x_TD: Tensor,
     w13_EFD: Tensor,
-    offsets_E: Tensor,
-    rows_R: Tensor | None,
-    up: str,
-    launch: Sequence[int],
-    *,
-    save: bool,
-) -> tuple[Tensor, Tensor]:
-    """Compute h `[R, F]` and, with `save`, gate and up `[R, 2F]` (else an empty tensor)."""
-    launches[f"up:{up}"] += 1
-    if up == "triton":
-        return triton_module().launch_w1w3(
-            x_TD, w13_EFD, offsets_E, rows_R, launch, write_h=True, write_gate_up=save
-        )
-    gate_up_RF = rows_product(_gather(x_TD, rows_R), w13_EFD.transpose(1, 2), offsets_E, up)
-    h_RF = silu_mul(gate_up_RF)
-    return h_RF, gate_up_RF if save else x_TD.new_empty(0)
-
-
-def up_gate_up(
-    x_TD: Tensor,
-    w13_EFD: Tensor,
-    offsets_E: Tensor,
-    rows_R: Tensor | None,
-    up: str,
-    launch: Sequence[int],
-) -> Tensor:
-    """Compute gate and up `[R, 2F]` again, by what computed them in the forward."""
-    launches[f"up:{up}"] += 1
-    if up == "triton":
-        return triton_module().launch_w1w3(
-            x_TD, w13_EFD, offsets_E, rows_R, launch, write_h=False, write_gate_up=True
-        )[1]
-    return rows_product(_gather(x_TD, rows_R), w13_EFD.transpose(1, 2), offsets_E, up)
-
-
-def up_backward(
-    dgate_up_RF: Tensor,
-    x_TD: Tensor,
-    w13_EFD: Tensor,
-    offsets_E: Tensor,
-    rows_R: Tensor | None,
-    products: str,
-    *,
-    needs_x: bool,
-    needs_w13: bool,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of the rows `[R, D]` and of w13; one that is not needed is empty."""
-    empty = x_TD.new_empty(0)
-    dw13_EFD = (
-        weights_product(dgate_up_RF, _gather(x_TD, rows_R), offsets_E, products)
-        if needs_w13
-        else empty
-    )
-    dx_RD = rows_product(dgate_up_RF, w13_EFD, offsets_E, products) if needs_x else empty
-    return dx_RD, dw13_EFD
-
-
-def _gather(x_TD: Tensor, rows_R: Tensor | None) -> Tensor:
-    # grouped_mm wants its left operand dense; contiguous() does nothing when it is
-    return x_TD.contiguous() if rows_R is None else x_TD.index_select(0, rows_R)
-
-
-@torch.library.custom_op("gptoss::w1w3", mutates_args=())
-def _w1w3(
-    x_TD: Tensor,
-    w13_EFD: Tensor,
-    offsets_E: Tensor,
-    rows_R: Tensor | None,
-    up: str,
-    launch: Sequence[int],
-    products: str,
-    save: bool,
-) -> tuple[Tensor, Tensor]:
-    with torch.autocast(x_TD.device.type, enabled=False):
-        return up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
-
-
-@_w1w3.register_fake
-def _(
-    x_TD: Tensor,
-    w13_EFD: Tensor,
-    offsets_E: Tensor,
+    _: Tensor,
     rows_R: Tensor | None,
     up: str,
     launch: Sequence[int],
@@ -281,8 +155,34 @@ def _(
     return x_TD.new_empty(rows, double_ff // 2), gate_up_RF
 
 
-@torch.library.custom_op("gptoss::w1w3_backward", mutates_args=())
-def _w1w3_backward(
+@opaque(_fake_w1w3)
+def w1w3_op(
+    x_TD: Tensor,
+    w13_EFD: Tensor,
+    offsets_E: Tensor,
+    rows_R: Tensor | None,
+    up: str,
+    launch: Sequence[int],
+    products: str,
+    save: bool,
+) -> tuple[Tensor, Tensor]:
+    """Compute h, and gate and up with `save`; `products` is for the backward."""
+    with torch.autocast(x_TD.device.type, enabled=False):
+        return up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
+
+
+def _fake_w1w3_backward(
+    _: Tensor, x_TD: Tensor, w13_EFD: Tensor, *how: Any
+) -> tuple[Tensor, Tensor]:
+    needs_x, needs_w13 = how[-2:]
+    return (
+        x_TD.new_empty(x_TD.shape if needs_x else (0,)),
+        w13_EFD.new_empty(w13_EFD.shape if needs_w13 else (0,)),
+    )
+
+
+@opaque(_fake_w1w3_backward)
+def w1w3_op_backward(
     dh_RF: Tensor,
     x_TD: Tensor,
     w13_EFD: Tensor,
@@ -296,14 +196,14 @@ def _w1w3_backward(
     needs_x: bool,
     needs_w13: bool,
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of x and w13; one that is not needed is empty."""
     with torch.autocast(x_TD.device.type, enabled=False):
-        gate_up_RF = (
-            gate_up_RF.clone() if save else up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
-        )
+        if not save:
+            gate_up_RF = up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
         dh_RF = dh_RF.clone(memory_format=torch.contiguous_format)
-        silu_mul_backward_(gate_up_RF, dh_RF, None)
+        dgate_up_RF, _, _ = activation_backward(gate_up_RF, dh_RF, None, up, keep=save)
         dx_RD, dw13_EFD = up_backward(
-            gate_up_RF,
+            dgate_up_RF,
             x_TD,
             w13_EFD,
             offsets_E,
@@ -318,42 +218,22 @@ def _w1w3_backward(
     return dx_RD, dw13_EFD
 
 
-@_w1w3_backward.register_fake
-def _(
-    dh_RF: Tensor,
-    x_TD: Tensor,
-    w13_EFD: Tensor,
-    offsets_E: Tensor,
-    rows_R: Tensor | None,
-    gate_up_RF: Tensor,
-    up: str,
-    launch: Sequence[int],
-    products: str,
-    save: bool,
-    needs_x: bool,
-    needs_w13: bool,
-) -> tuple[Tensor, Tensor]:
-    return (
-        x_TD.new_empty(x_TD.shape if needs_x else (0,)),
-        w13_EFD.new_empty(w13_EFD.shape if needs_w13 else (0,)),
-    )
-
-
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x_TD, w13_EFD, offsets_E, rows_R, up, launch, products, save = inputs
+    x_TD, w13_EFD, offsets_E, rows_R, *how = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x_TD, w13_EFD, offsets_E, rows_R, output[1])
-    ctx.how = (up, launch, products, save)
+    ctx.how = how
 
 
 def _backward(ctx: Any, dh_RF: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if dh_RF is None:
         return (None,) * 8
     needs_x, needs_w13 = ctx.needs_input_grad[:2]
-    dx_TD, dw13_EFD = _w1w3_backward(dh_RF, *ctx.saved_tensors, *ctx.how, needs_x, needs_w13)
+    run: Callable[..., tuple[Tensor, Tensor]] = w1w3_op_backward
+    dx_TD, dw13_EFD = run(dh_RF, *ctx.saved_tensors, *ctx.how, needs_x, needs_w13)
     grads = (dx_TD if needs_x else None, dw13_EFD if needs_w13 else None)
     return (*grads, *(None,) * 6)
 
 
-_w1w3.register_autograd(_backward, setup_context=_setup_context)
+differentiable(w1w3_op, _backward, _setup_context)

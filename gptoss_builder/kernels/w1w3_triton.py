@@ -18,7 +18,8 @@ product mixes two rows or two columns, so it is enough not to store them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ EXPERT_CHUNK = 1024
 """Experts whose offsets a program reads at a time."""
 ROW_TILES_PER_GROUP = 8
 """Row tiles that share the columns' weights in L2 before the next columns are taken."""
+BACKWARD_BLOCK = 2048
+"""Columns that a program of the backward kernel takes at a time."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -160,7 +163,43 @@ def w1w3_kernel(
             tl.store(pointer_TN, h_TN.to(h_ptr.dtype.element_ty), mask=mask_TN)
 
 
-def launch_w1w3(
+@triton.jit
+def w1w3_backward_kernel(
+    gate_up_ptr,
+    dgate_up_ptr,
+    dh_ptr,
+    scale_ptr,
+    dscale_ptr,
+    F: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+):
+    """Backward of `scale · silu(gate) · up`, one row a program, in place of dh."""
+    row = tl.program_id(0).to(tl.int64)
+    scale = tl.load(scale_ptr + row) if HAS_SCALE else 1.0
+    dscale_F = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, F, BLOCK):
+        column_F = start + tl.arange(0, BLOCK)
+        mask_F = column_F < F
+        gate = gate_up_ptr + row * 2 * F + column_F
+        dgate = dgate_up_ptr + row * 2 * F + column_F
+        dh = dh_ptr + row * F + column_F
+        gate_F = tl.load(gate, mask=mask_F, other=0.0).to(tl.float32)
+        up_F = tl.load(gate + F, mask=mask_F, other=0.0).to(tl.float32)
+        dh_F = tl.load(dh, mask=mask_F, other=0.0).to(tl.float32)
+        sigmoid_F = 1.0 / (1.0 + tl.exp2(gate_F * -1.4426950408889634))
+        silu_F = gate_F * sigmoid_F
+        h_F = silu_F * up_F
+        dscale_F += h_F * dh_F
+        dh_F *= scale
+        dgate_F = dh_F * up_F * (sigmoid_F + silu_F * (1.0 - sigmoid_F))
+        tl.store(dgate, dgate_F.to(dgate_up_ptr.dtype.element_ty), mask=mask_F)
+        tl.store(dgate + F, (dh_F * silu_F).to(dgate_up_ptr.dtype.element_ty), mask=mask_F)
+        tl.store(dh, (h_F * scale).to(dh_ptr.dtype.element_ty), mask=mask_F)
+    tl.store(dscale_ptr + row, tl.sum(dscale_F, 0))
+
+
+def launch_up(
     x_TD: Tensor,
     w13_EFD: Tensor,
     offsets_E: Tensor,
@@ -205,39 +244,74 @@ def launch_w1w3(
         if descriptors
         else (x_TD, w13_EFD)
     )
+    what = (
+        f"the W1/W3 kernel ({block_t}×{block_k}×{block_n}, {num_warps} warps, {num_stages} stages)"
+    )
+    with torch.cuda.device_of(x_TD), kernel_errors(what, x_TD.device):
+        w1w3_kernel[(programs,)](
+            x,
+            w13,
+            rows_R,
+            offsets_E,
+            h_RF,
+            gate_up_RF,
+            *x_TD.stride(),
+            *w13_EFD.stride(),
+            D=d_model,
+            F=double_ff // 2,
+            E=experts,
+            CHUNK=min(triton.next_power_of_2(experts), EXPERT_CHUNK),
+            BLOCK_T=block_t,
+            BLOCK_K=block_k,
+            BLOCK_N=block_n,
+            GROUP=ROW_TILES_PER_GROUP,
+            GATHER=rows_R is not None,
+            DESCRIPTORS=bool(descriptors),
+            WRITE_H=write_h,
+            WRITE_GATE_UP=write_gate_up,
+            num_warps=num_warps,
+            num_stages=num_stages,
+        )
+    return h_RF, gate_up_RF
+
+
+def launch_activation_backward(
+    gate_up_RF: Tensor, dgate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None
+) -> Tensor:
+    """Run the backward of the activation; see `up.triton_activation_backward`.
+
+    Raises:
+        KernelError: the kernel does not compile or launch.
+    """
+    rows, d_ff = dh_RF.shape
+    dscale_R = dh_RF.new_empty(rows, dtype=torch.float32)
+    if rows == 0:
+        return dscale_R
+    with torch.cuda.device_of(dh_RF), kernel_errors("the W1/W3 backward kernel", dh_RF.device):
+        w1w3_backward_kernel[(rows,)](
+            gate_up_RF,
+            dgate_up_RF,
+            dh_RF,
+            scale_R,
+            dscale_R,
+            F=d_ff,
+            BLOCK=min(triton.next_power_of_2(d_ff), BACKWARD_BLOCK),
+            HAS_SCALE=scale_R is not None,
+            num_warps=4,
+        )
+    return dscale_R
+
+
+@contextmanager
+def kernel_errors(what: str, device: torch.device) -> Iterator[None]:
+    """Turn a failure to compile or to launch into a KernelError that says what to set."""
     try:
-        with torch.cuda.device_of(x_TD):
-            w1w3_kernel[(programs,)](
-                x,
-                w13,
-                rows_R,
-                offsets_E,
-                h_RF,
-                gate_up_RF,
-                *x_TD.stride(),
-                *w13_EFD.stride(),
-                D=d_model,
-                F=double_ff // 2,
-                E=experts,
-                CHUNK=min(triton.next_power_of_2(experts), EXPERT_CHUNK),
-                BLOCK_T=block_t,
-                BLOCK_K=block_k,
-                BLOCK_N=block_n,
-                GROUP=ROW_TILES_PER_GROUP,
-                GATHER=rows_R is not None,
-                DESCRIPTORS=bool(descriptors),
-                WRITE_H=write_h,
-                WRITE_GATE_UP=write_gate_up,
-                num_warps=num_warps,
-                num_stages=num_stages,
-            )
+        yield
     except (TritonError, RuntimeError) as error:
         raise KernelError(
-            f"the W1/W3 kernel failed with {block_t}×{block_k}×{block_n}, {num_warps} warps, "
-            f"{num_stages} stages on {x_TD.device}: {error}; set another `kernel:` or "
+            f"{what} failed on {device}: {error}; set another `kernel:` or "
             "model.moe.dispatch: stacked"
         ) from error
-    return h_RF, gate_up_RF
 
 
 def describe(

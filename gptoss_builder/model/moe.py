@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gptoss_builder.kernels.experts import How, Routing, experts
+from gptoss_builder.kernels.opaque import opaque
 from gptoss_builder.plan.schema import Plan
 
 
@@ -113,8 +114,6 @@ def choose(logits_TE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
 
 
 class _TopK(torch.autograd.Function):
-    # topk's own backward is a scatter; torch 2.13's compiler for CPUs may add the gradient of the
-    # balance loss to it before it has been written, which loses it without a word
     @staticmethod
     def forward(ctx: Any, logits_TE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
         top_TK, choice_TK = logits_TE.topk(top_k, dim=1)
@@ -126,19 +125,27 @@ class _TopK(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (choice_TK,) = ctx.saved_tensors
-        dtop_TK, _ = grads
-        expert_E = torch.arange(ctx.experts, device=choice_TK.device)
-        dlogits_TE = dtop_TK.new_zeros(dtop_TK.shape[0], ctx.experts)
-        for k in range(choice_TK.shape[1]):
-            chosen_TE = choice_TK[:, k : k + 1] == expert_E
-            dlogits_TE = torch.where(chosen_TE, dtop_TK[:, k : k + 1], dlogits_TE)
-        return dlogits_TE, None
+        return spread(grads[0], choice_TK, ctx.experts), None
+
+
+def _fake_spread(value_TK: Tensor, _: Tensor, experts_count: int) -> Tensor:
+    return value_TK.new_empty(value_TK.shape[0], experts_count)
+
+
+# an op of its own because torch 2.13's compiler for CPUs may add the gradient of the balance loss
+# to a scatter before that has been written, which loses it without a word
+@opaque(_fake_spread)
+def spread(value_TK: Tensor, choice_TK: Tensor, experts_count: int) -> Tensor:
+    """Put each choice's value in its expert's column of `[T, E]`, and 0 elsewhere."""
+    zero_TE = value_TK.new_zeros(value_TK.shape[0], experts_count)
+    return zero_TE.scatter_(1, choice_TK, value_TK)
 
 
 def sort_by_expert(choice_TK: Tensor, weight_TK: Tensor, experts_count: int) -> Routing:
     """Order the T·K choices by expert, tokens in their order within one expert."""
-    sorted_R, order_R = choice_TK.flatten().sort(stable=True)
-    expert_E = torch.arange(experts_count, device=choice_TK.device)
+    # a radix sort of 32-bit keys takes half the passes of 64-bit ones
+    sorted_R, order_R = choice_TK.flatten().int().sort(stable=True)
+    expert_E = torch.arange(experts_count, dtype=torch.int32, device=choice_TK.device)
     offsets_E = torch.searchsorted(sorted_R, expert_E, right=True, out_int32=True)
     row_R = torch.arange(order_R.numel(), device=choice_TK.device)
     position_R = torch.empty_like(order_R).scatter_(0, order_R, row_R)
