@@ -85,7 +85,7 @@ def _fake_loop_rows(x_RK: Tensor, w_EKN: Tensor, _: Tensor) -> Tensor:
 def loop_rows(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor) -> Tensor:
     """`rows_product` by one matrix product an expert."""
     out_RN = x_RK.new_empty(x_RK.shape[0], w_EKN.shape[2])
-    for expert, (start, end) in enumerate(row_ranges(offsets_E, x_RK.shape[0])):
+    for expert, (start, end) in enumerate(loop_ranges(offsets_E, x_RK.shape[0])):
         torch.mm(x_RK[start:end], w_EKN[expert], out=out_RN[start:end])
     return out_RN
 
@@ -98,12 +98,12 @@ def _fake_loop_weights(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor) -> Tensor:
 def loop_weights(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor) -> Tensor:
     """`weights_product` by one matrix product an expert."""
     out_ENK = g_RN.new_empty(offsets_E.shape[0], g_RN.shape[1], x_RK.shape[1])
-    for expert, (start, end) in enumerate(row_ranges(offsets_E, x_RK.shape[0])):
+    for expert, (start, end) in enumerate(loop_ranges(offsets_E, x_RK.shape[0])):
         torch.mm(g_RN[start:end].t(), x_RK[start:end], out=out_ENK[expert])
     return out_ENK
 
 
-def row_ranges(offsets_E: Tensor, rows: int) -> list[tuple[int, int]]:
+def loop_ranges(offsets_E: Tensor, rows: int) -> list[tuple[int, int]]:
     """Read the experts' row ranges on the host; this waits for the device.
 
     Raises:
