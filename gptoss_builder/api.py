@@ -11,10 +11,15 @@ from gptoss_builder.spec.load import load_spec
 from gptoss_builder.spec.schema import Spec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
+    from torch import nn
 
     from gptoss_builder.model.transformer import Transformer
     from gptoss_builder.plan.schema import Plan
+    from gptoss_builder.train.data import TrainingData
+    from gptoss_builder.train.loop import Result
 
 __all__ = ["build_model", "check", "load_spec", "make_plan", "train"]
 
@@ -32,7 +37,7 @@ def build_model(
     Args:
         spec: path of a spec, a mapping, or a `Spec`.
         target: card or architecture that wins over the spec's own.
-        device: where the parameters are made; torch's default device if None, and `meta`
+        device: where the parameters are made; the plan's kind of device if None, and `meta`
             makes the module without memory.
 
     Returns:
@@ -42,7 +47,50 @@ def build_model(
     Raises:
         SpecError: the spec breaks a rule; all findings are in `error.findings`.
         TargetError: the target is not in the table.
+        DeviceError: the device is not of the architecture that the plan is for.
     """
     from gptoss_builder.model.build import build
 
     return build(make_plan(spec, target=target), device=device)
+
+
+def train(
+    plan: Plan,
+    *,
+    model: nn.Module | None = None,
+    data: TrainingData | None = None,
+    run_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    stop_after: int | None = None,
+    device: str | torch.device | None = None,
+) -> Result:
+    """Train what a plan describes.
+
+    Args:
+        plan: from `make_plan`, or read from a build directory.
+        model: a module in place of the plan's, with `hidden` and `head_weight` as in
+            `gptoss_builder.train.step.Trainable`; its fp32 parameters are trained in place.
+        data: sequences in place of the spec's, as `gptoss_builder.train.data.TrainingData`.
+        run_dir: where checkpoints and metrics go; `runs/<name>-<target>` if None.
+        resume: `auto` continues from the newest complete checkpoint of `run_dir`, a path from
+            that one; None starts a run.
+        stop_after: save and end after this optimizer step of the run.
+        device: where, in place of the current one of the plan's kind.
+
+    Raises:
+        InputError: nothing to train, a run directory in use, or one of its kinds: bad data, a
+            device that cannot do what the plan says, a checkpoint that is not valid.
+        RunError: the run failed; DivergedError where too many steps were not finite.
+    """
+    from gptoss_builder.build_directory import default_directory
+    from gptoss_builder.train import loop
+
+    return loop.train(
+        plan,
+        run_dir=run_dir if run_dir is not None else f"runs/{default_directory(plan).name}",
+        model=model,
+        data=data,
+        resume=resume,
+        stop_after=stop_after,
+        device=device,
+    )

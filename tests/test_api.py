@@ -1,0 +1,81 @@
+"""The public functions, as a user's own script calls them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import gptoss_builder as gb
+
+SPECS = Path(__file__).parents[1] / "specs"
+
+
+def tiny(**training: Any) -> dict[str, Any]:
+    values = yaml.safe_load((SPECS / "tiny.yaml").read_text(encoding="utf-8"))
+    values["model"].update(layers=2, d_model=32)
+    values["model"]["moe"]["d_ff"] = 24
+    values["training"].update(training)
+    values["training"]["optimizer"]["warmup_steps"] = 0
+    values["inference"] = None
+    return values
+
+
+def test_importing_the_package_or_the_api_imports_no_torch() -> None:
+    code = (
+        "import sys, gptoss_builder as g; g.load_spec, g.build_model, g.train; "
+        "print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        gb.no_such_name  # noqa: B018
+    assert set(gb.__all__) <= set(dir(gb))
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SPECS.glob("*.yaml")))
+def test_counts_equal_the_built_model(name: str) -> None:
+    model = gb.build_model(SPECS / name, device="meta")
+    assert sum(p.numel() for p in model.parameters()) == model.plan.parameters.total
+
+
+def test_a_path_a_mapping_and_a_spec_build_the_same_model() -> None:
+    values = tiny()
+    from_mapping = gb.build_model(values)
+    from_spec = gb.build_model(gb.load_spec(values))
+    for (name, first), (_, second) in zip(
+        from_mapping.named_parameters(), from_spec.named_parameters(), strict=True
+    ):
+        assert first.equal(second), name
+
+
+def test_a_bad_spec_raises_with_every_finding() -> None:
+    values = tiny()
+    values["model"]["moe"]["top_k"] = 9
+    values["model"]["attention"]["kv_heads"] = 3
+    with pytest.raises(gb.SpecError) as caught:
+        gb.build_model(values)
+    fields = {finding.field for finding in caught.value.findings}
+    assert {"model.moe.top_k", "model.attention.kv_heads"} <= fields
+
+
+def test_a_plan_for_a_gpu_does_not_build_on_the_cpu() -> None:
+    with pytest.raises(gb.GptossError, match="h200"):
+        gb.build_model(SPECS / "gpt_oss_lite.yaml", target="h200", device="cpu")
+
+
+def test_train_takes_a_plan_and_leaves_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the quick brown fox\n" * 400, encoding="utf-8")
+    values = tiny(steps=3, context=32, micro_batch=2, eval_tokens=64)
+    values["data"] = {"path": str(tmp_path / "text.txt"), "tokenizer": "bytes"}
+    result = gb.train(gb.make_plan(values), run_dir=tmp_path / "run")
+    assert result.steps_done == 3
+    assert result.checkpoint.is_dir()
+    assert result.held_out is not None
