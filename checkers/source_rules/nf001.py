@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from checkers.rule import Module, SourceProblem, SourceRule
-from checkers.syntax import always_leaves, nodes, origins, resolve
+from checkers.syntax import always_leaves, nodes, origins, resolve, sanctioned
 
 KERNEL_ERRORS = frozenset({"KernelError", "LaunchError", "MissingTritonError", "CapError"})
 KERNEL_HOMES = ("triton", "gptoss_builder.kernels", "gptoss_builder.plan.launch")
@@ -25,7 +25,9 @@ def rule(module: Module) -> Iterator[SourceProblem]:
     names = origins(module.tree)
     for node in nodes(module.tree):
         if isinstance(node, ast.Try | ast.TryStar):
-            yield from _swallowed(node, names)
+            # In the kernel's own files everything is around the kernel.
+            kernel = sanctioned(module) or _uses_kernel(node.body, names)
+            yield from _swallowed(node, names, kernel=kernel)
         elif isinstance(node, ast.With | ast.AsyncWith) and _suppresses(node, names):
             yield SourceProblem(
                 node,
@@ -34,13 +36,15 @@ def rule(module: Module) -> Iterator[SourceProblem]:
             )
 
 
-def _swallowed(node: ast.Try | ast.TryStar, names: Mapping[str, str]) -> Iterator[SourceProblem]:
-    kernel = _uses_kernel(node.body, names)
+def _swallowed(
+    node: ast.Try | ast.TryStar, names: Mapping[str, str], *, kernel: bool
+) -> Iterator[SourceProblem]:
     for handler in node.handlers:
         if always_leaves(handler.body):
             continue
-        caught = {origin.split(".")[-1] for origin in _caught(handler, names)}
-        if kernel or caught & KERNEL_ERRORS:
+        origins_caught = list(_caught(handler, names))
+        caught = {origin.split(".")[-1] for origin in origins_caught}
+        if kernel or caught & KERNEL_ERRORS or any(map(_of_kernel, origins_caught)):
             what = ", ".join(sorted(caught)) or "everything"
             yield SourceProblem(
                 handler,
@@ -84,7 +88,9 @@ def _uses_kernel(body: list[ast.stmt], names: Mapping[str, str]) -> bool:
                     return True
             elif isinstance(node, ast.Call):
                 origin = resolve(node.func, names) or ""
-                if _of_kernel(origin) or origin.split(".")[-1] in OPS:
+                named = (arg.value for arg in node.args if isinstance(arg, ast.Constant))
+                by_string = any(isinstance(name, str) and _of_kernel(name) for name in named)
+                if by_string or _of_kernel(origin) or origin.split(".")[-1] in OPS:
                     return True
     return False
 
