@@ -35,6 +35,6 @@ class Parsed:
     places: dict[FieldPath, Place] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     unreadable: set[FieldPath] = field(default_factory=set)
-    """Fields whose value here is a stand-in, or one of several; a fault says why."""
+    """Fields whose value is not to be judged (alias, tag, one of several); a fault says why."""
     empty: set[FieldPath] = field(default_factory=set)
     """Fields with nothing after the colon; their value here is None."""

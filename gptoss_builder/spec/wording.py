@@ -33,12 +33,13 @@ def unknown(path: FieldPath, suggestion: Suggestion | None, *, taken: bool) -> F
     best = suggestion.patterns[0]
     if best[:-1] != pattern_of(path[:-1]):
         homes = tuple(".".join(pattern) for pattern in suggestion.patterns[:3])
-        return Fault(problems.UNKNOWN, message, f"did you mean {either(homes)}?", path, at_key=True)
+        fix = f"write it as {either(homes)}, if that is meant"
+        return Fault(problems.UNKNOWN, message, fix, path, at_key=True)
     if taken:
         fix = f"keep one of it and `{best[-1]}`, which is there already"
         return Fault(problems.UNKNOWN, message, fix, path, at_key=True)
     edit = Edit(str(path[-1]), best[-1]) if suggestion.sure else None
-    fix = f"did you mean `{best[-1]}`?"
+    fix = f"write `{best[-1]}`, if that is meant"
     return Fault(problems.UNKNOWN, message, fix, path, at_key=True, edit=edit)
 
 
@@ -167,7 +168,7 @@ def _wrong_choice(given: Given, field: SpecField) -> _Verdict:
         return _Verdict(problems.CHOICE, because, fix)
     near = near_choice(given.value, field.choices) if isinstance(given.value, str) else None
     if near is not None and len(field.choices) > 1:
-        fix = f"did you mean `{near}`? It can be {field.told()}"
+        fix = f"write `{near}`, if that is meant; it can be {field.told()}"
     return _Verdict(problems.CHOICE, ", which is none of the choices", fix)
 
 

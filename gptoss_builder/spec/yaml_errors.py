@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from gptoss_builder.findings import Position
+from gptoss_builder.findings import Position, printable
 from gptoss_builder.spec.problems import BROKEN, TOO_LARGE, Fault
 
 
@@ -47,7 +47,17 @@ _ADVICE = (
         at_start=True,
     ),
     _Advice(
-        "escape",
+        "directive|incompatible YAML",
+        "a line that starts with `%` is not a field",
+        "remove it",
+    ),
+    _Advice(
+        "undefined tag handle|(parsing|scanning) a tag",
+        "a value cannot start with `!`",
+        "put it in quotes",
+    ),
+    _Advice(
+        "escape|hexa?decimal",
         "a backslash in double quotes starts an escape, and this is none",
         "use single quotes, or write the backslash twice",
     ),
@@ -89,13 +99,7 @@ _ADVICE = (
         "put it in quotes",
         at_start=True,
     ),
-    _Advice("directive", "a line that starts with `%` is not a field", "remove it"),
     _Advice("block scalar", "nothing can follow `|` or `>`", "put the value in quotes"),
-    _Advice(
-        "undefined tag handle|(parsing|scanning) a tag",
-        "a value cannot start with `!`",
-        "put it in quotes",
-    ),
     _Advice(
         "expected '?<document start>",
         "this does not continue the lines above",
@@ -123,8 +127,11 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> Fault:
         return _unexpected_colon(line, position)
     if "cannot start any token" in str(error.problem):
         character = line[position.column - 1 : position.column]
-        message = f"a value cannot start with `{character}`"
-        return Fault(BROKEN, message, "put it in quotes", position=position)
+        if character == "\t":
+            message, fix = "a tab stands here", "write spaces"
+        else:
+            message, fix = f"a value cannot start with `{character}`", "put it in quotes"
+        return Fault(BROKEN, message, fix, position=position)
     return _advise(error, position)
 
 
@@ -156,5 +163,5 @@ def _advise(error: yaml.MarkedYAMLError, position: Position) -> Fault:
             if advice.at_start:
                 position = place_of(error.context_mark)
             return Fault(advice.code, advice.message, advice.fix, position=position)
-    message = f"this is not YAML: {error.problem or 'it cannot be read'}"
+    message = f"this is not YAML: {printable(error.problem or 'it cannot be read', 200)}"
     return Fault(BROKEN, message, "put text with special characters in quotes", position=position)

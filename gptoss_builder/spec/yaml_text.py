@@ -80,6 +80,11 @@ def _events(text: str, parser: Any) -> Iterator[Event]:
     try:
         while loader.check_event():
             yield loader.get_event()
+    except (ValueError, OverflowError) as error:
+        # The pure Python parser hands escapes and version numbers to chr() and int() unchecked.
+        raise yaml.MarkedYAMLError(
+            "while scanning a double-quoted scalar", None, f"escape: {error}", loader.get_mark()
+        ) from None
     finally:
         loader.dispose()
 
@@ -169,7 +174,7 @@ class _Reader:
         if isinstance(event, CollectionStartEvent):
             value = {} if isinstance(event, MappingStartEvent) else []
             self.stack.append(_Open(value, path, dropped))
-        elif isinstance(event, ScalarEvent) and event.tag is None:
+        elif isinstance(event, ScalarEvent):
             value = read_plain(event.value) if event.implicit[0] else event.value
         if dropped:
             return

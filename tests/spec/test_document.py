@@ -116,6 +116,10 @@ def test_filler_has_a_legal_value_for_every_field() -> None:
             node = node[name]
 
 
+def test_a_bad_item_of_a_list_is_one_finding_not_two() -> None:
+    assert only(read(edited("[window, full]", "[half]"))).field == "model.attention.pattern[0]"
+
+
 def test_a_misspelt_key_is_one_finding_not_two() -> None:
     assert only(read(edited("top_k: 2", "topk: 2"))).code == "SP012"
     codes = [f.code for f in read(edited("top_k: 2", "topk: 2\n    top-k: 3")).findings]
@@ -237,6 +241,13 @@ def test_a_mapping_that_contains_itself_is_refused() -> None:
     wide: list[object] = []
     wide.extend([wide] * 5)
     assert only(read_document({"a": wide})).code == "SP003"
+
+
+def test_a_mapping_that_would_expand_to_billions_of_values_is_refused() -> None:
+    tower: list[object] = [1]
+    for _ in range(30):
+        tower = [tower] * 5
+    assert only(read_document({"a": tower})).code == "SP003"
 
 
 def test_keys_of_a_mapping_are_text() -> None:

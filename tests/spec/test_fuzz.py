@@ -9,11 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gptoss_builder.findings import Position
 from gptoss_builder.spec.load import read_document
 from gptoss_builder.spec.problems import PROBLEMS
+from gptoss_builder.spec.text_file import decode
 from gptoss_builder.spec.yaml_errors import lines_of
+from gptoss_builder.spec.yaml_text import parse
 from tests.spec.mutations import mutated
 
 MOST_SECONDS = 1.0
@@ -46,6 +49,13 @@ def check(text: bytes) -> float:
 def test_damaged_specs_give_findings() -> None:
     slowest = max(check(text) for text in mutated(400, seed=1))
     assert slowest < MOST_SECONDS
+
+
+def test_the_pure_python_parser_never_raises_either() -> None:
+    for damaged in mutated(60, seed=2):
+        text, fault = decode(damaged)
+        parsed = parse(text, yaml.SafeLoader)
+        assert fault or parsed.complete or parsed.faults
 
 
 CHILD = """

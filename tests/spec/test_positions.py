@@ -41,7 +41,7 @@ s.yaml:9:22: model.attention.heads is `six`, where a whole number belongs; \
 write a whole number of at least 1 [SP015]
 s.yaml:9:61: model.attention.sinks is `yes`, which is text in YAML 1.2; write true [SP016]
 s.yaml:9:75: model.attention.backend is `flsh`, which is none of the choices; \
-did you mean `flash`? It can be `auto`, `flash` or `math` [SP019]
+write `flash`, if that is meant; it can be `auto`, `flash` or `math` [SP019]
 s.yaml:12:5: model.moe.experts is given twice, on lines 11 and 12; keep one of them [SP008]
 s.yaml:13:12: model.moe.top_k is `.nan`, which is not a finite number; \
 write a whole number from 1 to 65536 [SP018]
@@ -177,6 +177,11 @@ BROKEN = {
     "a: {x: 1 y: 2}": (1, 4, "the brace that opens here is not closed"),
     'a: "abc\nb: 1': (1, 4, "the quote that opens here is not closed"),
     "a: 'x": (1, 4, "the quote that opens here is not closed"),
+    'a: "\\q"': (1, None, "a backslash in double quotes starts an escape"),
+    'a: "\\UFFFFFFFF"': (1, None, "a backslash in double quotes starts an escape"),
+    'a: "\\U00110000"': (1, None, "a backslash in double quotes starts an escape"),
+    'a: "\\xg"': (1, None, "a backslash in double quotes starts an escape"),
+    "%YAML 2.0\n---\na: 1": (1, 1, "a line that starts with `%` is not a field"),
     "- a\nb: 1": (2, 1, "this line is no item of the list above it"),
     "a: - b": (1, 4, "a list cannot start on the line of its key"),
     "a: [1,,2]": (1, 7, "a value is missing here"),
@@ -194,7 +199,8 @@ def test_text_that_is_no_yaml_is_explained_in_its_place(text: str, parser: objec
     assert fault.code == "SP004"
     assert fault.message.startswith(said)
     assert fault.position is not None
-    assert (fault.position.line, fault.position.column) == (line, column)
+    assert fault.position.line == line
+    assert column in (None, fault.position.column)  # None: the parsers differ by a character
     assert fault.fix
 
 
