@@ -121,17 +121,15 @@ def _run(function: Function, first: Tensor, *rest: Tensor | None) -> Any:
         if not first.is_cuda or first.numel() == 0:
             return function(first, *rest)
         tensors = (first, *rest)
-        for tensor in tensors:
-            if tensor is not None:
-                torch._dynamo.maybe_mark_dynamic(tensor, 0)
         widths = tuple(None if t is None else (t.dtype, *t.shape[1:]) for t in tensors)
         return _compiled(function, widths)(*tensors)
 
 
 @functools.cache
 def _compiled(function: Function, widths: tuple[object, ...]) -> Function:
-    # Row counts are dynamic, widths static: a width that the compiler does not know costs it the
-    # wide loads. Dynamo counts its recompiles by code object, so each set of widths gets a copy.
+    # Dynamo compiles the first shape as it is and, when row counts change, once more for any: on
+    # an H200 the kernel for any count takes up to four times as long. It counts its recompiles by
+    # code object, so each set of widths gets a copy.
     assert isinstance(function, types.FunctionType)
     copy = types.FunctionType(
         function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__

@@ -14,7 +14,8 @@ product mixes two rows or two columns, so it is enough not to store them.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
 # R rows sorted by expert, T tokens, D model width, E experts, F hidden width of an expert;
-# in the kernel T, N and K are the sides of a tile: BLOCK_T, BLOCK_N and BLOCK_K
+# in the kernel T, N and K are the sides of a tile: BLOCK_T, BLOCK_N and BLOCK_K,
+# and gate_up_TN is `[T, 2N]`
 
 from __future__ import annotations
 
@@ -60,21 +61,12 @@ def find_expert(offsets_ptr, row_tile, E: tl.constexpr, CHUNK: tl.constexpr, BLO
 
 
 @triton.jit
-def load_rows(x, token_T, k_K, stride_xt, stride_xd, D: tl.constexpr, MASK_K: tl.constexpr):
-    """Load a `[T, K]` tile of x through its rows' tokens."""
-    pointer_TK = x + token_T[:, None] * stride_xt + k_K[None, :] * stride_xd
+def load_tile(base, row_R, k_K, stride_row, stride_k, D: tl.constexpr, MASK_K: tl.constexpr):
+    """Load the `[R, K]` tile of the rows `row_R` of a matrix with D columns."""
+    pointer_RK = base + row_R[:, None] * stride_row + k_K[None, :] * stride_k
     if MASK_K:
-        return tl.load(pointer_TK, mask=k_K[None, :] < D, other=0.0)
-    return tl.load(pointer_TK)
-
-
-@triton.jit
-def load_weights(w, n_N, k_K, stride_wn, stride_wk, D: tl.constexpr, MASK_K: tl.constexpr):
-    """Load a `[K, N]` tile of an expert's weights."""
-    pointer_KN = w + n_N[None, :] * stride_wn + k_K[:, None] * stride_wk
-    if MASK_K:
-        return tl.load(pointer_KN, mask=k_K[:, None] < D, other=0.0)
-    return tl.load(pointer_KN)
+        return tl.load(pointer_RK, mask=k_K[None, :] < D, other=0.0)
+    return tl.load(pointer_RK)
 
 
 @triton.jit
@@ -105,8 +97,9 @@ def w1w3_kernel(
 ):
     """Walk over output tiles `[T, N]` of gate and up; a grid of one program a tile walks once.
 
-    With DESCRIPTORS w13 is a tensor descriptor of `[E·2F, D]`, and so is x of `[R, D]` unless
-    its rows are gathered; otherwise they are pointers.
+    A tile of weights holds N rows of W1 and the N rows of W3 of the same columns, so that one
+    product gives gate and up. With DESCRIPTORS w13 is a tensor descriptor of `[E, 2, F, D]`, and
+    so is x of `[R, D]` unless its rows are gathered; otherwise they are pointers.
     """
     MASK_K: tl.constexpr = D % BLOCK_K != 0
     COLUMN_TILES: tl.constexpr = (F + BLOCK_N - 1) // BLOCK_N
@@ -123,33 +116,31 @@ def w1w3_kernel(
         end = tl.load(offsets_ptr + expert)
         row = tl.load(offsets_ptr + expert - 1, mask=expert > 0, other=0)
         row += (row_tile - first_tile) * BLOCK_T
-
         row_T = row + tl.arange(0, BLOCK_T)
-        n_N = column + tl.arange(0, BLOCK_N)
         token_T = tl.minimum(row_T, end - 1)
         if GATHER:
             token_T = tl.load(rows_ptr + token_T)
         token_T = token_T.to(tl.int64)
-        near_n_N = tl.minimum(n_N, F - 1)
-        gate_TN = tl.zeros((BLOCK_T, BLOCK_N), dtype=tl.float32)
-        up_TN = tl.zeros((BLOCK_T, BLOCK_N), dtype=tl.float32)
+        w = w13
+        column_2N = tl.arange(0, 2 * BLOCK_N)
+        if not DESCRIPTORS:
+            w += expert.to(tl.int64) * stride_we
+            column_2N = tl.minimum(column + column_2N % BLOCK_N, F - 1) + column_2N // BLOCK_N * F
+        gate_up_TN = tl.zeros((BLOCK_T, 2 * BLOCK_N), dtype=tl.float32)
         for k in range(0, D, BLOCK_K):
             k_K = k + tl.arange(0, BLOCK_K)
             if DESCRIPTORS and not GATHER:
                 x_TK = x.load([row, k])
             else:
-                x_TK = load_rows(x, token_T, k_K, stride_xt, stride_xd, D, MASK_K)
+                x_TK = load_tile(x, token_T, k_K, stride_xt, stride_xd, D, MASK_K)
             if DESCRIPTORS:
-                gate_KN = w13.load([expert * 2 * F + column, k]).T
-                up_KN = w13.load([expert * 2 * F + F + column, k]).T
+                w_NK = w.load([expert, 0, column, k]).reshape(2 * BLOCK_N, BLOCK_K)
             else:
-                w = w13 + expert.to(tl.int64) * stride_we
-                gate_KN = load_weights(w, near_n_N, k_K, stride_wn, stride_wk, D, MASK_K)
-                w += F * stride_wn
-                up_KN = load_weights(w, near_n_N, k_K, stride_wn, stride_wk, D, MASK_K)
-            gate_TN = tl.dot(x_TK, gate_KN, gate_TN, input_precision="ieee")
-            up_TN = tl.dot(x_TK, up_KN, up_TN, input_precision="ieee")
+                w_NK = load_tile(w, column_2N, k_K, stride_wn, stride_wk, D, MASK_K)
+            gate_up_TN = tl.dot(x_TK, w_NK.T, gate_up_TN, input_precision="ieee")
+        gate_TN, up_TN = gate_up_TN.reshape(BLOCK_T, 2, BLOCK_N).permute(0, 2, 1).split()
 
+        n_N = column + tl.arange(0, BLOCK_N)
         mask_TN = (row_T < end)[:, None] & (n_N < F)[None, :]
         out_T = row_T.to(tl.int64)
         if WRITE_GATE_UP:
@@ -317,7 +308,7 @@ def kernel_errors(what: str, device: torch.device) -> Iterator[None]:
 def describe(
     x_TD: Tensor, w13_EFD: Tensor, rows_R: Tensor | None, block_t: int, block_k: int, block_n: int
 ) -> tuple[Any, TensorDescriptor]:
-    """Tensor descriptors of w13 as `[E·2F, D]` and, unless its rows are gathered, of x."""
+    """Tensor descriptors of w13 as `[E, 2, F, D]` and, unless its rows are gathered, of x."""
     experts, double_ff, d_model = w13_EFD.shape
     for name, tensor in (("x", x_TD), ("w13", w13_EFD)):
         if not tensor.is_contiguous() or d_model * tensor.element_size() % 16:
@@ -325,9 +316,8 @@ def describe(
                 f"{name} has strides {tensor.stride()}, and a tensor descriptor needs a "
                 "contiguous tensor with rows of a multiple of 16 bytes; use loads: pointers"
             )
-    w13 = TensorDescriptor.from_tensor(
-        w13_EFD.view(experts * double_ff, d_model), [block_n, block_k]
-    )
+    w13_E2FD = w13_EFD.view(experts, 2, double_ff // 2, d_model)
+    w13 = TensorDescriptor.from_tensor(w13_E2FD, [1, 2, block_n, block_k])
     return x_TD if rows_R is not None else TensorDescriptor.from_tensor(
         x_TD, [block_t, block_k]
     ), w13
