@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -42,6 +43,10 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     build = Path(options.build)
     plan = _with_data(read_plan(build / "plan.json"), options.data, options.tokenizer)
     run_dir = Path(options.run) if options.run else Path("runs") / build.resolve().name
+    if plan.execution.device == "cpu":
+        # Threads that wait for work sleep instead of spinning. Beside other processes on the
+        # same two cores, spinning made a step of specs/tiny.yaml five times as long.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _require_train_extra()
     from gptoss_builder.train.loop import train
 

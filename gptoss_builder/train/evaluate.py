@@ -54,11 +54,13 @@ def held_out_loss(
         tokens: how many at most; at least one sequence is taken.
         vocab: ids are 0 … vocab − 1.
         chunk: tokens whose logits exist at one time.
-        stop: asked between batches.
+        stop: asked before and between batches.
 
     Returns:
         None if `stop` said so before the end.
     """
+    if stop():
+        return None
     was_training = compute.training
     compute.eval()
     try:

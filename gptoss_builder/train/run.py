@@ -169,10 +169,9 @@ class Run:
     ) -> None:
         training = self._training
         numbers = pending.wait()
-        now = time.monotonic()
         tokens = training.context * training.micro_batch * training.accumulate
-        rate = tokens / max(now - self._clock, 1e-9)
-        self._clock = now
+        rate = tokens / max(numbers.ended - self._clock, 1e-9)
+        self._clock = numbers.ended
         metrics.write(
             {
                 "step": step,

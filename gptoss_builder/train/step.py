@@ -5,6 +5,7 @@ Dimensions: A micro-batches of a step, B sequences, T tokens, D model width, V v
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -44,6 +45,8 @@ class StepNumbers:
     """Before clipping."""
     finite: bool
     """Loss and norm are; a step that is not was skipped, unless the guard is off."""
+    ended: float
+    """When, on `time.monotonic`'s clock."""
 
 
 class PendingNumbers:
@@ -51,6 +54,7 @@ class PendingNumbers:
 
     def __init__(self, numbers: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
+        self._ended = time.monotonic()  # of a step on the CPU, which has ended when it returns
         self._host = torch.empty(numbers.shape, pin_memory=numbers.is_cuda)
         self._host.copy_(numbers, non_blocking=True)
         if numbers.is_cuda:
@@ -60,8 +64,9 @@ class PendingNumbers:
         """The numbers, when the device has come that far."""
         if self._event is not None:
             self._event.synchronize()
+            self._ended = time.monotonic()
         loss, aux_loss, norm, finite = self._host.tolist()
-        return StepNumbers(loss, aux_loss, norm, bool(finite))
+        return StepNumbers(loss, aux_loss, norm, bool(finite), self._ended)
 
 
 class Stepper:

@@ -1,0 +1,177 @@
+"""gptoss-train and the preparation of data, as a user runs them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gptoss_builder.cli import prepare
+from gptoss_builder.cli import train as cli
+from gptoss_builder.plan.artifact import write_plan
+from gptoss_builder.train import checkpoint
+from tests.train.runs import TEXT, lines, small_plan
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A build directory of two steps; the current directory is the test's."""
+    monkeypatch.chdir(tmp_path)
+    return _build(tmp_path, {"steps": 2})
+
+
+def _build(folder: Path, training: dict[str, int]) -> Path:
+    directory = folder / "build" / "small-cpu"
+    directory.mkdir(parents=True)
+    write_plan(small_plan(folder, training=training), directory / "plan.json")
+    return directory
+
+
+def test_a_build_is_trained_and_a_sample_printed(build: Path, capsys) -> None:
+    assert cli.main([str(build), "--sample", "9", "--prompt", "def f"]) == 0
+    out = capsys.readouterr().out
+    assert "step 2/2  loss" in out
+    assert "tokens/s" in out
+    assert "step 2: held-out loss" in out
+    assert "unigram entropy" in out
+    assert "trained to step 2 of 2; runs/small-cpu/checkpoints/step-00000002 is saved" in out
+    assert "sample of 9 tokens at temperature 0.8:\ndef f" in out
+
+
+def test_a_finished_run_says_that_there_is_nothing_to_do(build: Path, capsys) -> None:
+    assert cli.main([str(build), "--sample", "0", "--stop-after", "1"]) == 0
+    assert cli.main([str(build), "--sample", "0", "--resume"]) == 0
+    assert cli.main([str(build), "--sample", "0", "--resume"]) == 0
+    assert "nothing to do: runs/small-cpu is at step 2 of 2" in capsys.readouterr().out
+    assert [line["step"] for line in lines(Path("runs/small-cpu"))] == [1, 2]
+
+
+def test_data_can_be_put_elsewhere(build: Path, capsys) -> None:
+    Path("text.txt").rename("moved.txt")
+    assert cli.main([str(build)]) == 2
+    assert "text.txt is not there" in capsys.readouterr().err
+    assert cli.main([str(build), "--data", "moved.txt", "--sample", "0"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "plan.json is not there; gptoss-build writes it"),
+        (["build/small-cpu", "--device", "cuda"], "this build is for cpu (cpu), not for cuda"),
+        (["build/small-cpu", "--device", "tpu?"], "tpu? is not a device"),
+        (["build/small-cpu", "--resume", "step-1"], "step-1/manifest.json cannot be read"),
+        (["build/small-cpu", "--tokenizer", "t.json"], "tokenizer t.json is not there"),
+        (["build/small-cpu", "--run", "text.txt"], "run directory text.txt cannot be written"),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_one_line(
+    build: Path, capsys, arguments: list[str], message: str
+) -> None:
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("gptoss-train: ")
+    assert error.count("\n") == 1
+
+
+def test_wrong_usage_is_exit_code_2(build: Path) -> None:
+    for arguments in ([], [str(build), "--stop-after", "0"], [str(build), "--nope"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert caught.value.code == 2
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_damaged_checkpoint_is_a_warning_without_a_traceback(build: Path, capsys) -> None:
+    assert cli.main([str(build), "--sample", "0", "--stop-after", "1"]) == 0
+    assert cli.main([str(build), "--sample", "0", "--resume"]) == 0
+    Path("runs/small-cpu/checkpoints/step-00000002/state.json").unlink()
+    assert cli.main([str(build), "--sample", "0", "--resume"]) == 0
+    assert "warning: checkpoint runs/small-cpu/checkpoints/step-00000002 is not complete" in (
+        capsys.readouterr().err
+    )
+
+
+def _start(folder: Path, run: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "gptoss_builder.cli.train", "build/small-cpu", "--run", run],
+        cwd=folder,
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _wait_for_steps(metrics: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if metrics.exists() and metrics.read_text().count("\n") > 2:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no step ended within two minutes")
+
+
+def test_sigterm_saves_and_has_its_own_exit_code(tmp_path: Path) -> None:
+    _build(tmp_path, {"steps": 10**6})
+    process = _start(tmp_path, "run")
+    try:
+        _wait_for_steps(tmp_path / "run" / "metrics.jsonl")
+        second = subprocess.run(
+            [sys.executable, "-m", "gptoss_builder.cli.train", "build/small-cpu", "--run", "run"],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert second.returncode == 2
+    assert "another process is training in run" in second.stderr
+    assert process.returncode == cli.STOPPED == 3, err
+    ((step, path),) = checkpoint.found(tmp_path / "run" / "checkpoints")
+    assert checkpoint.load(path).step == step == lines(tmp_path / "run")[-1]["step"]
+    assert f"stopped at step {step} of 1000000 by signal 15" in out
+    assert "SIGTERM: saving at the next step; again to stop at once" in err
+
+
+# Preparing data
+
+
+def test_the_standard_library_becomes_a_folder_of_text(tmp_path: Path, capsys) -> None:
+    source = tmp_path / "lib"
+    (source / "email").mkdir(parents=True)
+    (source / "site-packages").mkdir()
+    (source / "os.py").write_text("import sys\n")
+    (source / "email" / "base.py").write_text("# é\n", encoding="utf-8")
+    (source / "old.py").write_bytes(b"# -*- coding: latin-1 -*- \xe9\n")
+    (source / "site-packages" / "other.py").write_text("x = 1\n")
+    assert prepare.stdlib_text(tmp_path / "out", source=source) == (2, 16)
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["email-base.py.txt", "os.py.txt"]
+    (tmp_path / "out" / "notes").write_text("again, it is replaced whole")
+    assert prepare.stdlib_text(tmp_path / "out", source=source) == (2, 16)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+
+
+def test_text_becomes_shards_that_train(build: Path, capsys) -> None:
+    assert prepare.main(["shards", "text.txt", "shards"]) == 0
+    assert f"{len(TEXT) + 1:,} tokens, vocabulary 256" in capsys.readouterr().out
+    assert cli.main([str(build), "--data", "shards", "--sample", "0"]) == 0
+    assert cli.main([str(build), "--run", "text", "--sample", "0"]) == 0
+    assert lines(Path("runs/small-cpu")) == lines(Path("text"))
+
+
+def test_preparing_never_replaces_what_is_not_its_own(build: Path, capsys) -> None:
+    for arguments in (["shards", "text.txt", "build"], ["stdlib", "build"]):
+        assert prepare.main(arguments) == 2
+        assert "build holds something else and is left as it is" in capsys.readouterr().err
+    assert prepare.main(["shards", "nowhere", "out"]) == 2
+    assert not Path("out").exists()
