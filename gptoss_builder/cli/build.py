@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 
 from checkers.output.text import render
@@ -25,8 +26,13 @@ GIB = 2**30
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0 built, 2 bad input, 1 a failure of ours."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     try:
+        if options.example is not None:
+            return _print_example(options.example)
+        if options.spec is None:
+            parser.error("name a spec, or print one to start from with --example")
         return _run(options)
     except GptossError as error:
         print(f"gptoss-build: {error}", file=sys.stderr)
@@ -53,6 +59,18 @@ def _run(options: argparse.Namespace) -> int:
     _prove(plan)
     write_build(plan, directory, kernels={})
     print(summary(plan, directory))
+    return 0
+
+
+def _print_example(name: str) -> int:
+    """Print a spec that comes with the package."""
+    shipped = {
+        entry.name.removesuffix(".yaml"): entry
+        for entry in (resources.files("gptoss_builder") / "data" / "specs").iterdir()
+    }
+    if name not in shipped:
+        raise InputError(f"there is no example {name}; there are {', '.join(sorted(shipped))}")
+    sys.stdout.write(shipped[name].read_text(encoding="utf-8"))
     return 0
 
 
@@ -126,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         "and write the build directory that gptoss-train runs. No GPU is needed.",
         epilog="Exit codes: 0 built, 2 bad input (nothing is written), 1 a failure of ours.",
     )
-    parser.add_argument("spec", metavar="SPEC", help="the spec, a YAML file")
+    parser.add_argument("spec", metavar="SPEC", nargs="?", help="the spec, a YAML file")
     parser.add_argument(
         "--target",
         metavar="T",
@@ -137,6 +155,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         help="the build directory; default build/<name>-<target>; an older build is replaced",
+    )
+    parser.add_argument(
+        "--example",
+        metavar="NAME",
+        help="print a spec to start from: tiny, gpt_oss_smoke or gpt_oss_lite",
     )
     return parser
 

@@ -97,6 +97,17 @@ def test_an_older_build_is_replaced_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("name", ["tiny", "gpt_oss_smoke", "gpt_oss_lite"])
+def test_an_example_is_the_shipped_spec(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--example", name]) == 0
+    assert capsys.readouterr().out == (SPECS / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def test_an_unknown_example_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--example", "huge"]) == 2
+    assert "gpt_oss_smoke" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("stranger", ["notes.txt", "plan.json.bak"])
 def test_a_folder_that_is_not_a_build_is_left_alone(
     tmp_path: Path, stranger: str, capsys: pytest.CaptureFixture[str]

@@ -12,9 +12,10 @@ import pytest
 
 from gptoss_builder.cli import prepare
 from gptoss_builder.cli import train as cli
+from gptoss_builder.errors import InputError
 from gptoss_builder.plan.artifact import write_plan
 from gptoss_builder.train import checkpoint
-from tests.train.runs import TEXT, lines, small_plan
+from tests.train.runs import TEXT, lines, run, small_plan
 
 
 @pytest.fixture
@@ -121,20 +122,12 @@ def test_sigterm_saves_and_has_its_own_exit_code(tmp_path: Path) -> None:
     process = _start(tmp_path, "run")
     try:
         _wait_for_steps(tmp_path / "run" / "metrics.jsonl")
-        second = subprocess.run(
-            [sys.executable, "-m", "gptoss_builder.cli.train", "build/small-cpu", "--run", "run"],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(Path(__file__).parents[2])},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with pytest.raises(InputError, match="another process is training in"):
+            run(small_plan(tmp_path), tmp_path / "run", resume="auto")
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert second.returncode == 2
-    assert "another process is training in run" in second.stderr
     assert process.returncode == cli.STOPPED == 3, err
     ((step, path),) = checkpoint.found(tmp_path / "run" / "checkpoints")
     assert checkpoint.load(path).step == step == lines(tmp_path / "run")[-1]["step"]
