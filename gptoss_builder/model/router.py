@@ -34,7 +34,8 @@ class _RouterLogits(torch.autograd.Function):
             if x_TD.is_cuda and x_TD.dtype == torch.bfloat16:
                 parts_ED = torch.cat(split_fp32(router_ED.float()))
                 parts_TE = torch.mm(x_TD, parts_ED.T, out_dtype=torch.float32)
-                return parts_TE.unflatten(1, (3, -1)).sum(1)
+                logits_TE: Tensor = parts_TE.view(-1, 3, router_ED.shape[0]).sum(1)
+                return logits_TE
             dtype = torch.promote_types(x_TD.dtype, torch.float32)
             return x_TD.to(dtype) @ router_ED.to(dtype).T
 
@@ -68,7 +69,7 @@ def _split_backward(dlogits_TE: Tensor, x_TD: Tensor, router_ED: Tensor) -> tupl
     )
     parts_TE = torch.cat([high_TE, middle_TE, low_TE], dim=1)
     parts_ED = torch.mm(parts_TE.T, x_TD, out_dtype=torch.float32)
-    return dx_TD, parts_ED.unflatten(0, (3, -1)).sum(0)
+    return dx_TD, parts_ED.view(3, -1, x_TD.shape[1]).sum(0)
 
 
 def choose(logits_TE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:

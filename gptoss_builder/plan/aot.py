@@ -1,0 +1,269 @@
+"""Compiling the W1/W3 kernel for a card that is not there: what to compile, and what came out.
+
+This side imports neither torch nor triton. It starts `python -m gptoss_builder.kernels.compile`,
+one child for each architecture because a compiler may take its process down, and keeps the
+results in a cache of its own, so that asking again costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pydantic
+
+from gptoss_builder.errors import KernelError, MissingTritonError
+from gptoss_builder.plan.launch import occupancy
+from gptoss_builder.plan.schema import LaunchConfig, Plan
+from gptoss_builder.spec.schema import Frozen, Precision
+from gptoss_builder.targets import ARCHITECTURES, ArchName
+
+CHILD_TIMEOUT = 600.0
+"""Seconds after which a compile is given up."""
+TENSOR_CORE_INSTRUCTIONS = ("HMMA", "HGMMA", "UTCHMMA", "OMMA")
+"""Matrix instructions of sm80 to sm120 as the disassembler names them."""
+
+
+class CompileRequest(Frozen):
+    """One specialisation of the kernel."""
+
+    arch: ArchName
+    precision: Precision
+    d_model: int
+    d_ff: int
+    experts: int
+    launch: LaunchConfig
+    gather: bool = True
+    """Rows are loaded through an index."""
+    write_h: bool = True
+    """Writes h."""
+    write_gate_up: bool = False
+    """Writes gate and up, for the backward."""
+
+
+class CompileReport(Frozen):
+    """What the compiler made of one request."""
+
+    request: CompileRequest
+    error: str = ""
+    """The compiler's message when it failed; the rest is then 0."""
+    registers: int = 0
+    """Registers of a thread."""
+    spill_bytes: int = 0
+    """Bytes that a thread stores to local memory for want of registers."""
+    shared_memory_bytes: int = 0
+    """Shared memory of a block."""
+    shared_memory_limit: int = 0
+    """Largest that a block of this architecture can have."""
+    occupancy: int = 0
+    """Blocks on a multiprocessor at a time."""
+    instructions: dict[str, int] = {}  # noqa: RUF012  # pydantic copies defaults
+    """Count of the instructions that matter, in the machine code."""
+    trap: bool = False
+    """The compiler gave up inside and left a trap in place of the kernel."""
+    cubin_sha256: str = ""
+    """Hash of the machine code."""
+    triton: str = ""
+    """Version of Triton."""
+
+    def problems(self) -> tuple[str, ...]:
+        """Why this kernel must not be used: empty when nothing speaks against it."""
+        if self.error:
+            return (f"does not compile: {self.error}",)
+        found = []
+        if self.trap:
+            found.append("compiles to a trap; use smaller blocks")
+        if self.spill_bytes:
+            found.append(f"spills {self.spill_bytes} bytes of registers; use smaller blocks")
+        if self.shared_memory_bytes > self.shared_memory_limit:
+            found.append(
+                f"needs {self.shared_memory_bytes:,} bytes of shared memory where a block has "
+                f"{self.shared_memory_limit:,}; use fewer stages or smaller blocks"
+            )
+        if self.request.precision == "bf16" and not any(
+            self.instructions.get(name) for name in TENSOR_CORE_INSTRUCTIONS
+        ):
+            found.append("has no matrix instructions in bf16; use another target or fp32")
+        return tuple(found)
+
+
+class Compiled(NamedTuple):
+    """A report and its machine code (empty when the compile failed)."""
+
+    report: CompileReport
+    cubin: bytes
+
+
+def requests_of(plan: Plan) -> tuple[CompileRequest, ...]:
+    """The specialisations that a run of `plan` launches; none unless it uses the kernel."""
+    if plan.launch is None or plan.target.arch == "cpu":
+        return ()
+    moe = plan.spec.model.moe
+    base = CompileRequest(
+        arch=plan.target.arch,
+        precision=plan.execution.precision,
+        d_model=plan.spec.model.d_model,
+        d_ff=moe.d_ff,
+        experts=moe.experts,
+        launch=plan.launch,
+    )
+    if plan.spec.training is None:
+        return (base,)
+    if plan.execution.backward == "save":
+        return (base, base.model_copy(update={"write_gate_up": True}))
+    return (base, base.model_copy(update={"write_h": False, "write_gate_up": True}))
+
+
+def compile_report(
+    requests: Iterable[CompileRequest], *, cache: Path | None = None
+) -> list[CompileReport]:
+    """Reports alone; see `compile_kernels`."""
+    return [compiled.report for compiled in compile_kernels(requests, cache=cache)]
+
+
+def compile_kernels(
+    requests: Iterable[CompileRequest], *, cache: Path | None = None
+) -> list[Compiled]:
+    """Compile each request for its architecture; needs Triton, and no GPU.
+
+    Args:
+        requests: what to compile; equal requests are compiled once.
+        cache: folder for the results, `$XDG_CACHE_HOME/gptoss-builder` by default. What is not
+            whole there is made again.
+
+    Returns:
+        One result a request, in order. A kernel that does not compile has its error inside.
+
+    Raises:
+        MissingTritonError: Triton is not installed.
+        KernelError: a compiler process ended without a result.
+    """
+    wanted = list(requests)
+    if not wanted:
+        return []
+    folder = cache if cache is not None else _cache_folder()
+    version = _triton_version()
+    keys = {request: _key(request, version) for request in wanted}
+    found = {request: _read(folder, key, request) for request, key in keys.items()}
+    missing = [request for request in keys if found[request] is None]
+    by_arch: dict[ArchName, list[CompileRequest]] = {}
+    for request in missing:
+        by_arch.setdefault(request.arch, []).append(request)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for results in pool.map(_compile_one_architecture, by_arch.values()):
+            for compiled in results:
+                request = compiled.report.request
+                _write(folder, keys[request], compiled)
+                found[request] = compiled
+    return [done for request in wanted if (done := found[request]) is not None]
+
+
+def _compile_one_architecture(requests: Sequence[CompileRequest]) -> list[Compiled]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRITON_")
+    }
+    # paths in the debug information would make the machine code depend on the checkout
+    environment["TRITON_DISABLE_LINE_INFO"] = "1"
+    with tempfile.TemporaryDirectory() as scratch:
+        environment["TRITON_CACHE_DIR"] = scratch
+        child = subprocess.run(
+            [sys.executable, "-m", "gptoss_builder.kernels.compile", scratch],
+            input=json.dumps([request.model_dump(mode="json") for request in requests]),
+            capture_output=True,
+            text=True,
+            timeout=CHILD_TIMEOUT,
+            env=environment,
+            check=False,
+        )
+        if child.returncode != 0:
+            raise KernelError(
+                f"the compiler for {requests[0].arch} ended with status {child.returncode}: "
+                f"{child.stderr.strip()[-2000:]}"
+            )
+        results = []
+        for index, figures in enumerate(json.loads(child.stdout.splitlines()[-1])):
+            cubin = Path(scratch, f"{index}.cubin")
+            code = cubin.read_bytes() if cubin.exists() else b""
+            results.append(Compiled(_report(requests[index], figures, code), code))
+        return results
+
+
+def _report(request: CompileRequest, figures: dict[str, object], cubin: bytes) -> CompileReport:
+    if figures.get("error"):
+        return CompileReport.model_validate({"request": request, **figures})
+    report = CompileReport.model_validate(
+        {
+            "request": request,
+            **figures,
+            "shared_memory_limit": ARCHITECTURES[request.arch].shared_memory_per_block
+            if request.arch != "cpu"
+            else 0,
+            "cubin_sha256": hashlib.sha256(cubin).hexdigest(),
+        }
+    )
+    blocks = occupancy(
+        request.arch,
+        num_warps=request.launch.num_warps,
+        registers=report.registers,
+        shared_memory=report.shared_memory_bytes,
+    )
+    return report.model_copy(update={"occupancy": blocks})
+
+
+def _triton_version() -> str:
+    if importlib.util.find_spec("triton") is None:
+        raise MissingTritonError(
+            "compiling the kernel needs Triton, which is not installed here: install "
+            "gptoss-builder[train] on Linux, or build with --no-compile"
+        )
+    return importlib.metadata.version("triton")
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "gptoss-builder" / "kernels"
+
+
+def _key(request: CompileRequest, version: str) -> str:
+    kernels = Path(__file__).parent.parent / "kernels"
+    sources = b"".join((kernels / name).read_bytes() for name in ("w1w3_triton.py", "compile.py"))
+    text = f"{version}\n{request.model_dump_json(exclude={'launch': {'source', 'evidence'}})}\n"
+    return hashlib.sha256(text.encode() + sources).hexdigest()
+
+
+def _read(folder: Path, key: str, request: CompileRequest) -> Compiled | None:
+    try:
+        report = CompileReport.model_validate_json((folder / f"{key}.json").read_bytes())
+        cubin = (folder / f"{key}.cubin").read_bytes()
+    except (OSError, pydantic.ValidationError):
+        return None
+    if hashlib.sha256(cubin).hexdigest() != report.cubin_sha256:
+        return None
+    return Compiled(report.model_copy(update={"request": request}), cubin)
+
+
+def _write(folder: Path, key: str, compiled: Compiled) -> None:
+    if compiled.report.error:
+        return
+    # without a cache the next call compiles again, which is slower and nothing else
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        contents = (
+            (".cubin", compiled.cubin),
+            (".json", compiled.report.model_dump_json().encode()),
+        )
+        for suffix, content in contents:
+            temporary = folder / f"{key}{suffix}.{os.getpid()}"
+            temporary.write_bytes(content)
+            temporary.replace(folder / f"{key}{suffix}")
