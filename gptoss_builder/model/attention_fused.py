@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gptoss_builder.errors import InputError
+
 aten = torch.ops.aten
 
 
@@ -163,7 +165,17 @@ def attend_flash(
 
 
 def attend_cudnn(q_BTHd: Tensor, k_BTKd: Tensor, v_BTKd: Tensor, sink_H: Tensor | None) -> Tensor:
-    """`attention_math.attend_math` by cuDNN: bf16 or fp16, sm80 and later, T = S > 1, no window."""
+    """`attention_math.attend_math` by cuDNN: bf16 or fp16, sm80 and later, T = S > 1, no window.
+
+    Raises:
+        InputError: fewer than two tokens, or more keys than queries.
+    """
+    queries, keys = q_BTHd.shape[1], k_BTKd.shape[1]
+    if queries != keys or queries < 2:
+        raise InputError(
+            f"cuDNN's attention needs as many keys as queries and at least two, not {queries} "
+            f"queries and {keys} keys; set model.attention.backend to flash"
+        )
     out_BTHd: Tensor = _Cudnn.apply(  # type: ignore[no-untyped-call]  # torch
         q_BTHd, k_BTKd, v_BTKd, sink_H
     )

@@ -124,6 +124,12 @@ def test_a_head_that_the_kernel_cannot_take_is_refused(kernel: str, head_dim: in
         Attention(tiny_plan(spec, full_attention=kernel), 0)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (3, 9)])
+def test_lengths_that_cudnn_cannot_take_are_refused(queries: int, keys: int) -> None:
+    with pytest.raises(InputError, match="as many keys as queries and at least two"):
+        attend_cudnn(*inputs(queries, keys, torch.bfloat16))
+
+
 def test_heads_that_do_not_divide_are_refused() -> None:
     spec = tiny_spec(attention={"heads": 5})
     with pytest.raises(InputError, match="multiple of kv_heads"):
