@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gptoss_builder.findings import FieldPath, Position
 from gptoss_builder.spec import wording
-from gptoss_builder.spec.fields import Pattern, SpecField, fields, find, pattern_of
+from gptoss_builder.spec.fields import ITEM, SpecField, fields, find, pattern_of
 from gptoss_builder.spec.filler import fill, value_at
 from gptoss_builder.spec.parsed import Parsed
 from gptoss_builder.spec.places import Places
@@ -81,7 +81,7 @@ def _path(location: tuple[int | str, ...]) -> FieldPath:
 def _filled(
     data: dict[str, Any], bad: Iterable[FieldPath], strange: Iterable[FieldPath]
 ) -> Spec | None:
-    """Make a legal spec; filler for a part can only be refused where a list is in the way."""
+    """Make a legal spec; None if that is refused as well, and then the findings stand alone."""
     try:
         return Spec.model_validate(fill(data, tuple(bad), tuple(strange)))
     except ValidationError:
@@ -98,24 +98,24 @@ def _worded(
         return sorted(unsaid, key=lambda path: places.find(path) or Position(0, 0))[:MAX_WORDED]
 
     faults: list[Fault] = []
-    meant: set[Pattern] = set()
+    meant: set[FieldPath] = set()
     for path in told(refusals.unknown):
         suggestion = suggest(path)
         taken = False
         if suggestion is not None:
-            best = suggestion.patterns[0]
-            taken = best in meant or _has(parsed.value, path[:-1], best)
-            meant.add(best)
+            section, best = path[:-1], suggestion.patterns[0]
+            here = best[:-1] == pattern_of(section)
+            target: FieldPath = (*section, best[-1]) if here else best
+            taken = target in meant or (here and best[-1] in value_at(parsed.value, section))
+            meant.add(target)
         faults.append(wording.unknown(path, suggestion, taken=taken))
-    faults += [
-        wording.missing(path) for path in told(refusals.missing) if pattern_of(path) not in meant
-    ]
+    faults += [wording.missing(path) for path in told(refusals.missing) if path not in meant]
     for path in told(refusals.wrong):
         given = places.given(path, value_at(parsed.value, path))
         faults.append(wording.wrong(path, given, _field(path)))
     for path in sorted(parsed.empty & doubtful - parsed.unreadable, key=str)[:MAX_WORDED]:
         faults.append(wording.empty(path, _field(path)))
-    return faults, {pattern for pattern in meant if "[]" not in pattern}
+    return faults, {path for path in meant if ITEM not in path}
 
 
 def _field(path: FieldPath) -> SpecField:
@@ -124,10 +124,3 @@ def _field(path: FieldPath) -> SpecField:
 
 def _within(path: FieldPath, others: set[FieldPath]) -> bool:
     return any(path[:depth] in others for depth in range(len(path) + 1))
-
-
-def _has(data: Any, section: FieldPath, pattern: Pattern) -> bool:
-    """Say whether the section at hand holds the field already."""
-    if pattern_of(section) != pattern[:-1]:
-        return False
-    return pattern[-1] in value_at(data, section)

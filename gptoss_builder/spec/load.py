@@ -45,7 +45,7 @@ class Document:
     partial: Spec | None = field(repr=False)
     """The spec with filler in its `invalid` fields; the same as `spec` where that is given."""
     invalid: frozenset[FieldPath]
-    """Fields of `partial` that hold filler."""
+    """Fields of `partial` that hold filler, or that an unknown key may have been meant for."""
     findings: tuple[Finding, ...]
     """What the loader found, in the order of the file."""
     places: Places = field(repr=False, compare=False)

@@ -180,7 +180,7 @@ def _wrong_text(given: Given, field: SpecField) -> _Verdict:
         return _Verdict(problems.TEXT, ", which is empty", f"write {field.told()}")
     if most is not None and len(value) > most:
         because = f", which has {len(value)} characters"
-        return _Verdict(problems.TEXT, because, f"write at most {most:g}")
+        return _Verdict(problems.TEXT, because, f"write at most {most:g} of them")
     hidden = next((c for c in value if c == "\0" or "\ud800" <= c <= "\udfff"), None)
     if hidden is not None:
         because = f", which has the character U+{ord(hidden):04X}"

@@ -126,6 +126,12 @@ def test_a_misspelt_key_is_one_finding_not_two() -> None:
     assert codes == ["SP012", "SP012"]
 
 
+def test_a_misspelt_key_in_one_item_does_not_hide_what_another_item_lacks() -> None:
+    items = "suppress: [{rul: CK002, reason: x}, {reason: y}]"
+    fields = [finding.field for finding in read(edited("seed: 3", items)).findings]
+    assert fields == ["suppress[0].rul", "suppress[1].rule"]
+
+
 def test_a_misspelt_key_beside_the_right_one_is_named() -> None:
     finding = only(read(edited("top_k: 2", "top_k: 2\n    topk: 2")))
     assert finding.fix == "keep one of it and `top_k`, which is there already"
