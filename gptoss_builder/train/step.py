@@ -53,6 +53,8 @@ class PendingNumbers:
     """Numbers on their way to the host: `wait` blocks until the step has ended there."""
 
     def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers
+        """Loss, auxiliary loss, gradient norm and finiteness, fp32, on the device."""
         self._event: torch.cuda.Event | None = None
         self._ended = time.monotonic()  # of a step on the CPU, which has ended when it returns
         self._host = torch.empty(numbers.shape, pin_memory=numbers.is_cuda)

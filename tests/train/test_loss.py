@@ -180,7 +180,7 @@ def test_no_tensor_has_more_logits_than_a_chunk(chunk: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")  # of torch.compile itself
+@pytest.mark.filterwarnings("ignore")  # the compiler trips over torch's own warnings
 def test_compiled_terms_equal_the_plain_ones() -> None:
     x_TD, w_VD, label_T = _inputs(63, 20, 65)
     _, nll, dx_TD, dw_VD = _exact(x_TD, w_VD, label_T, 1.0, Z_LOSS)
