@@ -175,17 +175,27 @@ def _compile_one_architecture(requests: Sequence[CompileRequest]) -> list[Compil
     }
     # paths in the debug information would make the machine code depend on the checkout
     environment["TRITON_DISABLE_LINE_INFO"] = "1"
+    package = str(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (package, os.environ.get("PYTHONPATH")))
+    )
     with tempfile.TemporaryDirectory() as scratch:
         environment["TRITON_CACHE_DIR"] = scratch
-        child = subprocess.run(
-            [sys.executable, "-m", "gptoss_builder.kernels.compile", scratch],
-            input=json.dumps([request.model_dump(mode="json") for request in requests]),
-            capture_output=True,
-            text=True,
-            timeout=CHILD_TIMEOUT,
-            env=environment,
-            check=False,
-        )
+        try:
+            child = subprocess.run(
+                [sys.executable, "-m", "gptoss_builder.kernels.compile", scratch],
+                input=json.dumps([request.model_dump(mode="json") for request in requests]),
+                capture_output=True,
+                text=True,
+                timeout=CHILD_TIMEOUT,
+                env=environment,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise KernelError(
+                f"the compiler for {requests[0].arch} did not end within {CHILD_TIMEOUT:.0f} s; "
+                "use smaller blocks or fewer stages"
+            ) from error
         if child.returncode != 0:
             raise KernelError(
                 f"the compiler for {requests[0].arch} ended with status {child.returncode}: "
