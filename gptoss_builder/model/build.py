@@ -13,12 +13,13 @@ from gptoss_builder.plan.schema import Plan
 def build(plan: Plan, *, device: torch.device | str | None = None) -> Transformer:
     """Construct and initialise the model of a plan, with fp32 parameters.
 
-    Checkpointing and `torch.compile` are wired here as the plan says: a caller adds neither.
+    Gradient checkpointing is the module's own, as the plan says; `training.compile` is the
+    trainer's, which compiles the copy that it computes with.
 
     Args:
         plan: What `plan.resolve` returned.
-        device: Where; by default the plan's device. `meta` takes no memory and leaves values and
-            compilation to a later `to_empty`, `initialize` and `compile_blocks`.
+        device: Where; by default the plan's device. `meta` takes no memory and leaves the
+            values to a later `to_empty` and `initialize`.
 
     Raises:
         DeviceError: the device is not the one that the plan was made for.
@@ -31,8 +32,6 @@ def build(plan: Plan, *, device: torch.device | str | None = None) -> Transforme
         return model
     model.to_empty(device=place)
     initialize(model, plan.spec)
-    if plan.execution.compile:
-        model.compile_blocks()
     return model
 
 

@@ -78,15 +78,6 @@ class Transformer(nn.Module):
         if "full" in self._kinds:
             self._kernels.add(plan.execution.full_attention)
 
-    def compile_blocks(self) -> None:
-        """Have every block compiled at its first use, names in `state_dict` unchanged.
-
-        Blocks of one kind share their code, so a deep model compiles as fast as a shallow one.
-        A graph break is an error, and so are more sizes than torch's recompile limit.
-        """
-        for block in self.blocks:
-            block.compile(fullgraph=True)
-
     @property
     def head_weight(self) -> Tensor:
         """Output projection [V, D]: the embedding where the spec ties them."""
@@ -148,7 +139,7 @@ class Transformer(nn.Module):
             losses = []
             for layer, (block, kind) in enumerate(zip(self.blocks, self._kinds, strict=True)):
                 if cache is not None:
-                    # Past any compiled call: a cache grows, and each size would be a compile.
+                    # Around a compiled call: a cache grows, and each size would be a compile.
                     x_BTD, aux = block.forward(x_BTD, tables[kind], cache.layers[layer])
                 elif layer in self._checkpointed and torch.is_grad_enabled():
                     # Nothing in a block is random, so no generator state has to be replayed.
