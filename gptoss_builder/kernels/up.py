@@ -19,6 +19,7 @@ from gptoss_builder.kernels.elementwise import accurate_dtype, silu_mul, silu_mu
 from gptoss_builder.kernels.launches import launches
 from gptoss_builder.kernels.opaque import opaque
 from gptoss_builder.kernels.products import rows_product, weights_product
+from gptoss_builder.plan.launch import resident_blocks
 from gptoss_builder.plan.schema import LaunchConfig
 
 
@@ -40,7 +41,10 @@ def triton_module() -> ModuleType:
 
 
 def encode_launch(launch: LaunchConfig | None) -> list[int]:
-    """Write a launch configuration as the integers that an op can take; [] for None."""
+    """Write a launch configuration as the integers that an op can take; [] for None.
+
+    The last is the programs a multiprocessor of a persistent launch, 0 for one program a tile.
+    """
     if launch is None:
         return []
     return [
@@ -50,7 +54,7 @@ def encode_launch(launch: LaunchConfig | None) -> list[int]:
         launch.num_warps,
         launch.num_stages,
         int(launch.loads == "descriptors"),
-        int(launch.persistent),
+        resident_blocks(launch) if launch.persistent else 0,
     ]
 
 

@@ -220,7 +220,7 @@ def launch_up(
     """
     if x_TD.dtype not in DTYPES:
         raise InputError(f"the Triton kernel takes bf16, fp16 and fp32, not {x_TD.dtype}")
-    block_t, block_k, block_n, num_warps, num_stages, descriptors, persistent = launch
+    block_t, block_k, block_n, num_warps, num_stages, descriptors, resident = launch
     rows = x_TD.shape[0] if rows_R is None else rows_R.shape[0]
     experts, double_ff, d_model = w13_EFD.shape
     h_RF = x_TD.new_empty(rows, double_ff // 2) if write_h else x_TD.new_empty(0)
@@ -228,8 +228,8 @@ def launch_up(
     if rows == 0:
         return h_RF, gate_up_RF
     programs = (triton.cdiv(rows, block_t) + experts) * triton.cdiv(double_ff // 2, block_n)
-    if persistent:
-        programs = min(programs, multiprocessors(x_TD.device))
+    if resident:
+        programs = min(programs, resident * multiprocessors(x_TD.device))
     x, w13 = (
         describe(x_TD, w13_EFD, rows_R, block_t, block_k, block_n)
         if descriptors

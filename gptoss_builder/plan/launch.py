@@ -14,8 +14,6 @@ from gptoss_builder.spec.schema import Kernel, KernelSpec, Precision
 from gptoss_builder.targets import ARCHITECTURES, ArchName
 
 ELEMENT_BYTES: dict[Precision, int] = {"bf16": 2, "fp32": 4}
-LARGEST_TILE = 2**20
-"""Elements of a Triton tile."""
 REGISTER_UNIT = 256
 """Registers are allocated to a warp in this unit (CUDA occupancy calculator)."""
 SHARED_MEMORY_UNIT = 128
@@ -43,22 +41,15 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-_COMPILED = "compiled: no spill, fits; Triton 3.9"
-
-_TABLE: dict[tuple[ArchName, Precision], LaunchConfig] = {}
-
-
 def _row(
-    arch: ArchName,
-    precision: Precision,
     tile: Tile,
+    evidence: str,
     *,
-    evidence: str = _COMPILED,
     measured: bool = False,
     descriptors: bool = False,
     persistent: bool = False,
-) -> None:
-    _TABLE[arch, precision] = LaunchConfig(
+) -> LaunchConfig:
+    return LaunchConfig(
         **tile._asdict(),
         loads="descriptors" if descriptors else "pointers",
         persistent=persistent,
@@ -67,11 +58,62 @@ def _row(
     )
 
 
-for _arch in ("sm80", "sm86", "sm89", "sm100", "sm103", "sm120"):
-    _row(_arch, "bf16", Tile(128, 64, 64, 8, 2))
-_row("sm90", "bf16", Tile(128, 64, 128, 8, 3), descriptors=True, persistent=True)
-for _arch in ARCHITECTURES:
-    _row(_arch, "fp32", Tile(64, 32, 32, 4, 2))
+_LARGE = Tile(128, 64, 64, 8, 3)
+_WGMMA = Tile(128, 64, 128, 8, 3)
+_FMA = Tile(64, 32, 32, 4, 2)
+_FMA_EVIDENCE = (
+    "Triton 3.9: 128 registers, no spill, 16 KiB shared, 4 blocks a multiprocessor, FFMA"
+)
+
+# Compiled figures are of d_model 768, d_ff 1536, rows gathered, h written.
+_TABLE: dict[tuple[ArchName, Precision], LaunchConfig] = {
+    ("sm80", "bf16"): _row(
+        _LARGE, "Triton 3.9: 166 registers, no spill, 64 KiB shared, 1 block, HMMA, cp.async"
+    ),
+    ("sm86", "bf16"): _row(
+        _LARGE, "Triton 3.9: 164 registers, no spill, 64 KiB shared, 1 block, HMMA, cp.async"
+    ),
+    ("sm89", "bf16"): _row(
+        _LARGE, "Triton 3.9: 164 registers, no spill, 64 KiB shared, 1 block, HMMA, cp.async"
+    ),
+    ("sm90", "bf16"): _row(
+        _WGMMA,
+        "H200, 2026-11-30, torch 2.11, Triton 3.6: 523 TFLOP/s at 65,536 gathered rows of 768 to "
+        "1,536 (grouped_mm and compiled silu·mul on sorted rows: 472)",
+        measured=True,
+        descriptors=True,
+        persistent=True,
+    ),
+    ("sm100", "bf16"): _row(
+        _WGMMA,
+        "Triton 3.9: 170 registers, no spill, 144 KiB shared, 1 block, UTCHMMA, TMA and cp.async",
+        descriptors=True,
+        persistent=True,
+    ),
+    ("sm103", "bf16"): _row(
+        _WGMMA,
+        "Triton 3.9: 172 registers, no spill, 144 KiB shared, 1 block, UTCHMMA, TMA and cp.async",
+        descriptors=True,
+        persistent=True,
+    ),
+    ("sm120", "bf16"): _row(
+        _LARGE, "Triton 3.9: 160 registers, no spill, 64 KiB shared, 1 block, HMMA, cp.async"
+    ),
+    **{(arch, "fp32"): _row(_FMA, _FMA_EVIDENCE) for arch in ARCHITECTURES},
+}
+"""For rows that are gathered inside the kernel, as the model's layer does."""
+
+SORTED_ROWS: dict[tuple[ArchName, Precision], LaunchConfig] = {
+    ("sm90", "bf16"): _row(
+        Tile(128, 64, 64, 4, 3),
+        "H200, 2026-11-30, torch 2.11, Triton 3.6: 557 to 563 TFLOP/s at 65,536 sorted rows of "
+        "768 to 1,536; two programs a multiprocessor hide each other's epilogue",
+        measured=True,
+        descriptors=True,
+        persistent=True,
+    ),
+}
+"""Better rows of the table for a caller whose rows are sorted already."""
 
 
 def choose(
@@ -141,17 +183,32 @@ def shape_problems(config: LaunchConfig) -> list[str]:
 
 
 def shared_memory_bytes(config: LaunchConfig, arch: ArchName, element_bytes: int) -> int:
-    """Shared memory of a block, as Triton allocates it (see docs/kernel.md for the comparison).
+    """Shared memory of a block, as Triton allocates it (docs/kernel.md compares the two).
 
-    A stage holds a tile of x and one of each of W1 and W3. The epilogue stages the output tile.
+    A stage holds a tile of x and one of W1 and W3 together; descriptors add a barrier for each.
+    Only the asynchronous tensor cores of sm90 and sm100 read every stage from shared memory:
+    elsewhere, and in fp32, the one in use is in registers. The epilogue stages the output.
     """
     stage = (config.block_t + 2 * config.block_n) * config.block_k * element_bytes
     epilogue = config.block_t * config.block_n * element_bytes
-    if arch == "sm75" or config.num_stages == 1:
-        return max(stage, epilogue)
-    if arch in ("sm90", "sm100", "sm103"):
-        return max(config.num_stages * stage, epilogue)
-    return max((config.num_stages - 1) * stage, epilogue)
+    stages = config.num_stages
+    if arch not in ("sm90", "sm100", "sm103") or element_bytes > 2:
+        stages = 1 if arch == "sm75" else max(stages - 1, 1)
+    barriers = 8 * config.num_stages if config.loads == "descriptors" else 0
+    return max(stages * stage + barriers, epilogue)
+
+
+def resident_blocks(config: LaunchConfig) -> int:
+    """Programs a multiprocessor of a persistent launch: as many as its shared memory holds.
+
+    Persistence is for sm90 and sm100, whose multiprocessors have the same shared memory, and for
+    bf16, the only precision whose rows are persistent.
+    """
+    limits = ARCHITECTURES["sm90"]
+    block = shared_memory_bytes(config, "sm90", ELEMENT_BYTES["bf16"])
+    return max(
+        limits.shared_memory_per_multiprocessor // (block + limits.shared_memory_reserved), 1
+    )
 
 
 def occupancy(arch: ArchName, *, num_warps: int, registers: int, shared_memory: int) -> int:

@@ -1,0 +1,60 @@
+"""What the benchmarks share: timing, the table, the JSON file, the facts of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+
+def milliseconds(run: Callable[[], Any], *, warmup: int = 50, repeat: int = 200) -> float:
+    """Median time of `run` on the GPU, with a cold L2; both limits are milliseconds."""
+    return float(triton.testing.do_bench(run, warmup=warmup, rep=repeat, return_mode="median"))
+
+
+def peak_bytes(run: Callable[[], Any]) -> int:
+    """Most memory that `run` holds beyond what was held before, in a second call."""
+    run()
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - held
+
+
+def relative_error(actual: Tensor, exact: Tensor) -> float:
+    """Norm of the difference over the norm of `exact`, in fp64."""
+    exact64 = exact.double()
+    return float((actual.double() - exact64).norm() / exact64.norm())
+
+
+def machine() -> dict[str, str]:
+    """The card and the versions that the figures belong to."""
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Write a Markdown table."""
+    lines = [f"\n{title}\n", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    for row in rows:
+        cells = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file through a temporary name."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,177 @@
+"""Time one mixture-of-experts layer, forward and backward, after comparing it with float64.
+
+python benchmarks/moe_layer.py --tokens 32768 --top-k 2 --experts 8 --d-model 768 --d-ff 1536
+"""
+
+# T tokens, D model width, E experts, F hidden width of an expert
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from measure import machine, milliseconds, peak_bytes, relative_error, table, write_json
+from torch import Tensor
+from w1w3 import arguments
+
+from gptoss_builder.model.moe import MoE
+from gptoss_builder.plan.launch import choose
+from gptoss_builder.plan.schema import Execution, Plan
+from gptoss_builder.spec.schema import MoESpec
+
+RUNS = (
+    ("loop", "loop", "recompute"),
+    ("loop", "loop", "save"),
+    ("grouped_mm", "grouped_mm", "recompute"),
+    ("grouped_mm", "grouped_mm", "save"),
+    ("triton", "grouped_mm", "recompute"),
+    ("triton", "grouped_mm", "save"),
+)
+"""What computes W1/W3, what the other products, and what the backward does."""
+LIMIT = 8e-3
+"""Largest relative error against float64: a bf16 result behind three rounded intermediates."""
+
+
+class Sizes:
+    """The part of a spec that the layer reads."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        moe = MoESpec(experts=args.experts, top_k=args.top_k, d_ff=args.d_ff)
+        self.model = type("Model", (), {"d_model": args.d_model, "moe": moe})
+
+
+def main() -> None:
+    """Check, time, print, and write JSON where `--out` says."""
+    args = arguments()
+    x_TD, dy_TD = tokens(args), tokens(args)
+    flops = 6 * args.tokens * args.top_k * args.d_model * args.d_ff
+    rows, errors = [], {}
+    exact: dict[str, Tensor] = {}
+    for up, products, backward in RUNS:
+        layer = build(args, up, products, backward)
+        if not exact:
+            exact = reference(layer, x_TD, dy_TD)
+        name = f"{up}, {backward}"
+        step = Step(layer, x_TD, dy_TD)
+        errors[name] = check(name, step, exact)
+        compiled = Step(torch.compile(layer, fullgraph=True), x_TD, dy_TD)
+        rows.append(
+            (
+                up,
+                backward,
+                flops / milliseconds(step.forward) / 1e9,
+                3 * flops / milliseconds(step.both) / 1e9,
+                3 * flops / milliseconds(compiled.both) / 1e9,
+                peak_bytes(step.both) / 2**30,
+            )
+        )
+        torch._dynamo.reset()
+    title = (
+        f"MoE layer, {args.tokens} tokens, top-{args.top_k} of {args.experts}, "
+        f"{args.d_model} → {args.d_ff}, {args.load}, {flops / 1e12:.3f} TFLOP forward, bf16"
+    )
+    header = (
+        "W1/W3", "backward", "fwd TFLOP/s", "fwd+bwd TFLOP/s", "compiled fwd+bwd", "peak GiB"
+    )  # fmt: skip
+    print(table(title, header, rows))
+    error_rows = [(name, *found.values()) for name, found in errors.items()]
+    print(table("Relative error against float64", ("what", *exact), error_rows))
+    if args.out:
+        runs = [dict(zip(header, row, strict=True)) for row in rows]
+        write_json(args.out, {"case": title, "runs": runs, "errors": errors, "machine": machine()})
+
+
+class Step:
+    """One layer with its tokens and the gradient that comes in."""
+
+    def __init__(self, layer: torch.nn.Module, x_TD: Tensor, dy_TD: Tensor) -> None:
+        self.layer, self.x_TD, self.dy_TD = layer, x_TD.clone().requires_grad_(), dy_TD
+
+    def forward(self) -> None:
+        """Forward alone, as in serving."""
+        with torch.no_grad():
+            self.layer(self.x_TD)
+
+    def both(self) -> Tensor:
+        """Forward and backward; gradients start from nothing. Returns y."""
+        self.x_TD.grad = None
+        self.layer.zero_grad()
+        y_TD, aux = self.layer(self.x_TD)
+        torch.autograd.backward([y_TD, aux], [self.dy_TD, torch.ones_like(aux)])
+        return y_TD.detach()
+
+
+def tokens(args: argparse.Namespace) -> Tensor:
+    """Random tokens whose first feature is 1, so that the router can lean on it."""
+    x_TD = torch.randn(args.tokens, args.d_model, device="cuda", dtype=torch.bfloat16)
+    x_TD[:, 0] = 1
+    return x_TD
+
+
+def build(args: argparse.Namespace, up: str, products: str, backward: str) -> MoE:
+    """A layer with bf16 weights, the same for every implementation."""
+    arch = "sm{}{}".format(*torch.cuda.get_device_capability())
+    execution = Execution.model_construct(
+        up_products=up, down_products=products, backward_products=products, backward=backward
+    )
+    launch = choose(arch, "bf16", args.d_model, args.d_ff, "auto")  # type: ignore[arg-type]  # a GPU of the table
+    with torch.device("cuda"):
+        plan = Plan.model_construct(spec=Sizes(args), execution=execution, launch=launch)
+        layer = MoE(plan).bfloat16()
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=args.d_model**-0.5, generator=generator)
+    if args.load == "one":
+        layer.router.data[:, 0] = 100.0 * torch.arange(args.experts, device="cuda")
+    elif args.load == "half":
+        layer.router.data[::2, 0] -= 100.0
+    return layer
+
+
+def reference(layer: MoE, x_TD: Tensor, dy_TD: Tensor) -> dict[str, Tensor]:
+    """Values and gradients in float64, one expert at a time, by plain autograd."""
+    router, w13, w2 = (
+        p.detach().double().requires_grad_() for p in (layer.router, layer.w13, layer.w2)
+    )
+    x = x_TD.double().requires_grad_()
+    probability_TE = (x @ router.T).softmax(1)
+    weight_TK, choice_TK = probability_TE.topk(layer.top_k, dim=1)
+    weight_TK = weight_TK / weight_TK.sum(1, keepdim=True)
+    y_TD = torch.zeros_like(x)
+    for expert in range(len(router)):
+        token, choice = (choice_TK == expert).nonzero(as_tuple=True)
+        gate, up = (x[token] @ w13[expert].T).chunk(2, dim=1)
+        row = (torch.nn.functional.silu(gate) * up) @ w2[expert].T
+        y_TD = y_TD.index_add(0, token, row * weight_TK[token, choice, None])
+    fraction_E = choice_TK.flatten().bincount(minlength=len(router)) / choice_TK.numel()
+    aux = len(router) * (fraction_E * probability_TE.mean(0)).sum()
+    torch.autograd.backward([y_TD, aux], [dy_TD.double(), torch.ones_like(aux)])
+    found = {"y": y_TD, "dx": x.grad, "drouter": router.grad, "dw13": w13.grad, "dw2": w2.grad}
+    return {name: tensor.detach() for name, tensor in found.items() if tensor is not None}
+
+
+def check(name: str, step: Step, exact: dict[str, Tensor]) -> dict[str, float]:
+    """Relative errors of one run; leaves when one is too large or two runs differ in a bit."""
+    layer = step.layer
+
+    def run() -> dict[str, Tensor]:
+        y_TD = step.both()
+        names = ("router", "w13", "w2")
+        gradients = {f"d{key}": layer.get_parameter(key).grad for key in names}
+        found = {"y": y_TD, "dx": step.x_TD.grad, **gradients}
+        return {key: tensor.clone() for key, tensor in found.items() if tensor is not None}
+
+    first, second = run(), run()
+    errors = {key: relative_error(first[key], exact[key]) for key in exact}
+    for key, error in errors.items():
+        if not error <= LIMIT:
+            sys.exit(f"{name}: {key} is off by {error:.2e}, at most {LIMIT:.0e} is right")
+        if not torch.equal(first[key], second[key]):
+            sys.exit(f"{name}: {key} differs between two runs")
+    return errors
+
+
+if __name__ == "__main__":
+    main()
