@@ -40,7 +40,8 @@ demo: $(RUN_STAMP)  ## Check, build and train specs/tiny.yaml on the standard li
 	$(BIN)/gptoss-check specs
 	$(BIN)/python -m gptoss_builder.cli.prepare stdlib build/data/stdlib
 	$(BIN)/gptoss-build specs/tiny.yaml
-	$(BIN)/gptoss-train build/tiny-cpu
+	rm -rf runs/demo
+	$(BIN)/gptoss-train build/tiny-cpu --run runs/demo
 
 test: $(TEST_STAMP)  ## The tests that CI runs first: no GPU, under ten minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m 'not slow and not gpu' tests

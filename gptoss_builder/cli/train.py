@@ -135,7 +135,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 EPILOG = """\
-A run directory holds checkpoints/, metrics.jsonl (a line a step) and run.json (what really ran).
+A run directory holds checkpoints/, metrics.jsonl (a line a step) and run.jsonl (what really ran).
 SIGTERM or Ctrl-C saves a checkpoint at the next step boundary; a second one stops at once.
 
 Exit codes: 0 done, or nothing left to do; 1 the run failed; 2 bad input; 3 stopped by a signal

@@ -1,7 +1,7 @@
 """From a plan to a trained model in a run directory.
 
-A run directory holds `checkpoints/`, `metrics.jsonl` (a line a step) and `run.json` (what
-really ran).
+A run directory holds `checkpoints/`, `metrics.jsonl` (a line a step) and `run.jsonl` (a line
+a part of the run: what really ran).
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ def train(
         RunError: a checkpoint could not be written, or what ran was not what was planned.
     """
     training = _training(plan)
+    if stop_after is not None and stop_after < 1:
+        raise InputError(f"stop_after is {stop_after}; steps count from 1")
     place = training_device(plan, device)
     directory = Path(run_dir)
     with _owned(directory), StopRequest() as stop:
@@ -102,6 +104,8 @@ def train(
         if start is not None:
             run.restore(start)
             events = [f"resumed from {start.path.name}", *events]
+        elif resume is not None:
+            events = [f"no checkpoint in {directory}: the run starts"]
         if not training.nan_guard.enabled:
             events.append(f"the NaN guard is off: {training.nan_guard.consent}")
         record = RunRecord(plan, run.compute, place, events, ours=ours)

@@ -17,13 +17,12 @@ from torch import nn
 
 from gptoss_builder import __version__
 from gptoss_builder.errors import RunError
-from gptoss_builder.files import write_text
 from gptoss_builder.kernels.launches import launches
 from gptoss_builder.model.attention import Attention
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.train.device import device_name
 
-FILE = "run.json"
+FILE = "run.jsonl"
 
 
 class RunRecord:
@@ -52,7 +51,7 @@ class RunRecord:
         self._before = Counter(launches)
 
     def write(self, directory: Path, *, steps: tuple[int, int]) -> None:
-        """Append this part of the run to `run.json`.
+        """Append this part of the run to `run.jsonl`, as one line.
 
         Args:
             directory: the run directory.
@@ -68,9 +67,8 @@ class RunRecord:
             "differences": self._differences(ran) if steps[1] > steps[0] else [],
             "events": self._events,
         }
-        path = directory / FILE
-        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        write_text(path, json.dumps([*earlier, entry], indent=2) + "\n")
+        with (directory / FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def require_as_planned(self) -> None:
         """Compare what ran with the plan.

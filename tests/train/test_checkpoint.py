@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 import random
-import subprocess
-import sys
+import resource
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from gptoss_builder.errors import ArtifactError
+from gptoss_builder.errors import ArtifactError, RunError
 from gptoss_builder.spec.schema import OptimizerSpec
 from gptoss_builder.train import checkpoint, optim, rng
 
@@ -266,27 +267,26 @@ def test_broken_generator_states_are_refused(tmp_path: Path) -> None:
             rng.restore(states, loaded.state["python_rng"], CPU)
 
 
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from tests.train.test_checkpoint import _save
-from gptoss_builder.errors import RunError
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))  # the first tensor file is larger
-try:
-    _save(Path(sys.argv[1]), 20)
-except RunError as error:
-    print(error)
-"""
+@contextmanager
+def _largest_file(size: int) -> Iterator[None]:
+    """Writing beyond `size` bytes fails, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [300, 2000])  # in the first file, in a later one
+def test_a_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(
+    tmp_path: Path, size: int
+) -> None:
     _save(tmp_path, 10)
-    result = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert "step-00000020 could not be written" in result.stdout
-    assert "earlier checkpoints are intact" in result.stdout
+    with pytest.raises(RunError) as caught, _largest_file(size):
+        _save(tmp_path, 20)
+    assert "step-00000020 could not be written" in str(caught.value)
+    assert "earlier checkpoints are intact" in str(caught.value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-00000010"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

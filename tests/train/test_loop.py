@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,10 @@ def test_the_auxiliary_loss_is_averaged_and_reaches_the_router(tmp_path: Path) -
     for key in ("loss", "aux_loss", "grad_norm"):
         assert numbers[0][key] == pytest.approx(numbers[1][key], rel=1e-5)
     assert numbers[0]["aux_loss"] == pytest.approx(1.0, abs=0.3)
+
+
+def _records(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "run.jsonl").read_text().splitlines()]
 
 
 class _Sequences:
@@ -166,7 +171,7 @@ def test_a_guard_that_is_off_is_recorded_and_lets_the_nan_through(tmp_path: Path
     _poison(model, {1})
     run(plan, tmp_path / "run", model=model)
     assert all(parameter.isnan().any() for parameter in model.parameters())
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    record = _records(tmp_path / "run")
     assert record[0]["events"] == ["the NaN guard is off: seeing it happen"]
 
 
@@ -199,7 +204,7 @@ def test_bf16_trains_masters_in_fp32_and_resumes_exactly(tmp_path: Path) -> None
     resumed = run(plan, tmp_path / "parts", resume="auto")
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
     assert same(weights(resumed.model), weights(whole.model))
-    record = json.loads((tmp_path / "whole" / "run.json").read_text())
+    record = _records(tmp_path / "whole")
     assert set(record[0]["ran"]["parameter_types"]) == {"bfloat16", "float32"}
     fp32 = run(small_plan(tmp_path, training={"accumulate": 2}), tmp_path / "fp32")
     assert whole.held_out.loss == pytest.approx(fp32.held_out.loss, rel=2e-2)
@@ -220,6 +225,10 @@ def test_a_finished_run_has_nothing_to_do(tmp_path: Path) -> None:
 def test_a_run_directory_in_use_is_refused_and_auto_starts_an_empty_one(tmp_path: Path) -> None:
     plan = small_plan(tmp_path, training={"steps": 1})
     run(plan, tmp_path / "run", resume="auto")
+    (entry,) = _records(tmp_path / "run")
+    assert entry["events"] == [f"no checkpoint in {tmp_path / 'run'}: the run starts"]
+    with pytest.raises(InputError, match="stop_after is 0"):
+        run(plan, tmp_path / "other", stop_after=0)
     with pytest.raises(InputError, match="holds a run already; continue it with --resume"):
         run(plan, tmp_path / "run")
 
@@ -250,7 +259,7 @@ def test_a_changed_rate_is_applied_and_recorded(tmp_path: Path) -> None:
     run(plan, tmp_path / "run", resume="auto")
     rates = [line["lr"] for line in lines(tmp_path / "run")]
     assert rates[4:] == [learning_rate(k, 6, plan.spec.training.optimizer) for k in (4, 5)]
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    record = _records(tmp_path / "run")
     assert record[1]["events"] == [
         "resumed from step-00000004",
         "training.micro_batch: 2 → 3",
@@ -306,7 +315,7 @@ def test_a_broken_newest_checkpoint_repeats_the_steps_after_the_one_before(
 def test_the_record_says_what_ran(tmp_path: Path) -> None:
     plan = small_plan(tmp_path, training={"steps": 1})
     run(plan, tmp_path / "run")
-    (entry,) = json.loads((tmp_path / "run" / "run.json").read_text())
+    (entry,) = _records(tmp_path / "run")
     assert entry["ran"]["launches"]["up:loop"] == 2 * (
         2 + 1 + 1
     )  # layers · (held-out, step, again)
@@ -323,7 +332,7 @@ def test_a_run_whose_kernels_were_not_the_planned_ones_fails(tmp_path: Path) -> 
     plan = small_plan(tmp_path, training={"steps": 1})
     with pytest.raises(RunError, match="up:grouped_mm ran unplanned"):
         run(plan, tmp_path / "run", data=Swapped())
-    (entry,) = json.loads((tmp_path / "run" / "run.json").read_text())
+    (entry,) = _records(tmp_path / "run")
     assert entry["differences"] == ["up:grouped_mm ran unplanned"]
 
 
