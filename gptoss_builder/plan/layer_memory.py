@@ -19,6 +19,7 @@ from gptoss_builder.spec.schema import LayerKind
 
 GRADIENTS = "gradients"
 DY = "gradient of the residual stream"
+DX = "gradient of a normalised input"
 TEMPORARIES = "elementwise temporaries"
 
 
@@ -49,11 +50,13 @@ class Layer:
     def backward(self, tape: Tape) -> None:
         """From what is saved and DY, held, to DY and the parameters' gradients."""
         self._experts_backward(tape)
+        tape.drop("normalised expert input")
         norm_backward(tape, self.size, fresh=self.fresh)
-        tape.drop("residual after attention", "normalised expert input", "experts norm statistics")
+        tape.drop("residual after attention", "experts norm statistics")
         self._attention_backward(tape)
+        tape.drop("normalised attention input")
         norm_backward(tape, self.size, fresh=self.fresh)
-        tape.drop("layer input", "normalised attention input", "attention norm statistics")
+        tape.drop("layer input", "attention norm statistics")
 
     def _attention_forward(self, tape: Tape) -> None:
         size = self.size
@@ -96,7 +99,7 @@ class Layer:
         tape.drop("gradient of q and k", "gradient of v")
         out = width + 2 * size.kv_heads * size.head_dim
         tape.hold("gradient of a projection", d * out * size.element)
-        tape.hold("gradient of a normalised input", size.stream)
+        tape.hold(DX, size.stream)
         tape.drop("gradient of qkv")
         self._master(tape, "gradient of a projection", d * out)
 
@@ -145,39 +148,67 @@ class Layer:
         if size.shared:
             hidden = size.tokens * size.shared * e
             tape.hold("gradient of the hidden rows", hidden)
-            tape.hold("gate and up, again", 2 * hidden)
-            tape.hold("gradient of w2", d * size.shared * e)
-            tape.drop("gradient of the hidden rows")
+            self._activation_backward(tape, "shared gate and up", hidden, d * size.shared * e)
             tape.hold("gradient of w13", 2 * size.shared * d * e)
-            tape.hold("gradient of a normalised input", size.stream)
-            tape.drop("gate and up, again", *(["shared gate and up"] if size.saves else []))
+            tape.hold(DX, size.stream)
+            tape.drop("gradient of gate and up")
+            if size.saves:
+                tape.drop("shared gate and up")
             self._master(tape, "gradient of w2", d * size.shared)
             self._master(tape, "gradient of w13", 2 * d * size.shared)
         hidden, rows = size.rows * f * e, size.rows * d * e
         tape.hold("gradient of the rows", rows)
         tape.hold("gradient of the hidden rows", hidden)
-        if not size.saves:
-            tape.touch("gate, up and rows, again", 2 * hidden + (rows if size.gathers else 0))
-        tape.hold("gate and up, again", 2 * hidden)
-        tape.hold("row weights", 2 * size.rows * FP32)
-        tape.hold("gradient of w2", size.experts * d * f * e)
-        tape.drop("gradient of the rows", "gradient of the hidden rows")
+        self._activation_backward(tape, "gate and up", hidden, size.experts * d * f * e)
+        tape.drop("gradient of the rows")
         tape.hold("gathered rows", rows)
         tape.hold("gradient of w13", 2 * size.experts * d * f * e)
         tape.drop("gathered rows")
         tape.hold("gradient of the rows", rows)
-        tape.touch("gradient of a normalised input", size.stream)
-        tape.drop("gradient of the rows", "gate and up, again", "row weights", "routing")
+        tape.drop("gradient of gate and up")
+        tape.touch(DX, size.stream)
+        tape.drop("gradient of the rows", "routing")
         if size.saves:
             tape.drop("gate and up")
         if not size.shared:
-            tape.hold("gradient of a normalised input", size.stream)
+            tape.hold(DX, size.stream)
         self._master(tape, "gradient of w13", 2 * size.experts * d * f)
         self._master(tape, "gradient of w2", size.experts * d * f)
         tape.touch(TEMPORARIES, 2 * size.wide if size.low else size.wide)
         if self.fresh:
             tape.hold(GRADIENTS, size.experts * d * FP32)
         tape.drop("gradient of the router logits")
+
+    def _activation_backward(self, tape: Tape, name: str, hidden: int, w2: int) -> None:
+        """Gate and up, again or saved; their gradient, and that of w2 from the hidden rows.
+
+        The Triton kernel writes its results over its inputs; elsewhere they lie beside them.
+        """
+        size, routed = self.size, name == "gate and up"
+        in_place = routed and not size.gathers
+        if not size.saves:
+            if routed and size.gathers:
+                tape.touch(
+                    "gate, up and rows, again", 2 * hidden + size.rows * size.d_model * size.element
+                )
+            tape.hold("gate and up, again", 2 * hidden)
+        if routed:
+            tape.hold("row weights", 2 * size.rows * FP32)
+        if in_place:
+            tape.hold("gradient of gate and up", 2 * hidden if size.saves else 0)
+        else:
+            tape.hold("gradient of gate and up", 2 * hidden)
+            tape.hold("hidden rows", hidden)
+            tape.drop("gradient of the hidden rows")
+            if not size.saves:
+                tape.drop("gate and up, again")
+        tape.hold("gradient of w2", w2)
+        tape.drop("gradient of the hidden rows" if in_place else "hidden rows")
+        if routed:
+            tape.drop("row weights")
+        if in_place and not size.saves:
+            tape.drop("gradient of gate and up")
+            tape.rename("gate and up, again", "gradient of gate and up")
 
     def _master(self, tape: Tape, name: str, parameters: int) -> None:
         """A product's gradient, held under `name`, joins the fp32 gradient of its master."""
@@ -204,6 +235,6 @@ def norm_backward(tape: Tape, size: Sizes, *, fresh: bool) -> None:
         tape.touch(TEMPORARIES, size.stream)
     else:
         tape.touch(TEMPORARIES, (5 if size.low else 4) * size.wide)
-    tape.drop("gradient of a normalised input")
+    tape.drop(DX)
     if fresh:
         tape.hold(GRADIENTS, size.d_model * FP32)

@@ -68,13 +68,14 @@ def math_forward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
     tape.hold("scaled queries", out * FP32)
     previous = 0
     for chunk in _chunks(size, kind):
-        copies = chunk.saved - chunk.probabilities
+        # the values are copied after the softmax
+        copies = chunk.saved - chunk.probabilities - (0 if _merges(size) else chunk.keys)
         tape.touch(TEMPORARIES, copies + previous + chunk.scores)
         column = chunk.probabilities if size.sinks else 0
-        tape.touch(TEMPORARIES, copies + chunk.scores + max(chunk.scores, column))
+        tape.touch(TEMPORARIES, copies + chunk.scores + column + chunk.probabilities)
         tape.hold(SAVED, chunk.saved)
-        tape.touch(TEMPORARIES, chunk.scores + column)
         tape.hold("outputs of chunks", chunk.queries)
+        tape.touch(TEMPORARIES, chunk.scores)
         previous = chunk.scores
     tape.touch(TEMPORARIES, previous + out * FP32)
     tape.drop("outputs of chunks")
@@ -95,13 +96,18 @@ def math_backward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
     """From the gradient of the output, held, to those of q, k and v."""
     out = size.tokens * size.heads * size.head_dim
     keys = size.tokens * size.kv_heads * size.head_dim
+    incoming = "gradient of the attention output"
     if size.low:
         tape.hold("wide gradient of the output", out * FP32)
-        tape.drop("gradient of the attention output")
+        tape.drop(incoming)
+        incoming = "wide gradient of the output"
     tape.drop("attention output")
     chunks = _chunks(size, kind)
     for chunk in reversed(chunks):
         copy = 0 if _merges(size) else chunk.keys
+        if chunk is chunks[0]:
+            tape.touch(TEMPORARIES, chunk.queries)
+            tape.drop(incoming)
         tape.touch(TEMPORARIES, chunk.queries + chunk.keys + chunk.scores)
         if chunk is chunks[-1]:
             tape.hold("gradient of v", keys * FP32)
@@ -116,9 +122,6 @@ def math_backward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
         tape.hold("gradient of q", out * size.element)
         tape.hold("gradient of k", keys * size.element)
         tape.hold("gradient of v", keys * size.element)
-        tape.drop("wide gradient of the output")
-    else:
-        tape.drop("gradient of the attention output")
     tape.drop(SAVED)
     for name in ("scaled queries", "wide keys and values", "rotated queries and keys", "values"):
         if name in tape.items:

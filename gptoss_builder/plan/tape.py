@@ -26,7 +26,7 @@ class Tape:
 
     def hold(self, name: str, size: int) -> None:
         """A tensor of `size` bytes appears; one more of a name that is there adds to it."""
-        size = rounded(size)
+        size = -(-size // BLOCK) * BLOCK
         self.items[name] = self.items.get(name, 0) + size
         self.live += size
         if self.live > self.peak:
@@ -37,6 +37,10 @@ class Tape:
         """Tensors die."""
         for name in names:
             self.live -= self.items.pop(name)
+
+    def rename(self, old: str, new: str) -> None:
+        """A tensor is written over in place and is something else now."""
+        self.items[new] = self.items.pop(old)
 
     def shrink(self, name: str, size: int) -> None:
         """A part of what is held under `name` dies."""
@@ -51,10 +55,18 @@ class Tape:
 
 
 def moment(name: str, items: dict[str, int]) -> Moment:
-    """What is alive at one moment, largest first."""
-    ordered = sorted((item for item in items.items() if item[1]), key=lambda item: -item[1])
+    """What is alive at one moment, largest first; what is below a thousandth is summed up."""
+    total = sum(items.values())
+    shown = {part: size for part, size in items.items() if size > total // 1000}
+    rest = total - sum(shown.values())
+    if rest:
+        shown[REST] = rest
+    ordered = sorted(shown.items(), key=lambda item: -item[1])
     return Moment(
         name=name,
-        allocated_bytes=sum(items.values()),
+        allocated_bytes=total,
         items=tuple(MemoryItem(name=part, bytes=size) for part, size in ordered),
     )
+
+
+REST = "everything smaller"

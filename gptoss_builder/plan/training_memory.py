@@ -7,7 +7,7 @@ before it, above it the gradients of those after it.
 
 from __future__ import annotations
 
-from gptoss_builder.plan.layer_memory import DY, GRADIENTS, TEMPORARIES, Layer, norm_backward
+from gptoss_builder.plan.layer_memory import DX, DY, GRADIENTS, TEMPORARIES, Layer, norm_backward
 from gptoss_builder.plan.schema import Execution, Moment, ParameterCounts
 from gptoss_builder.plan.sizes import FP32, INT64, Sizes, sizes
 from gptoss_builder.plan.tape import Tape, moment
@@ -153,25 +153,22 @@ class _Step:
             base[GRADIENTS] += self.head * FP32 if self.fresh else 0
         tape = Tape({**base, SAVED: sum(kept) + size.stream, DY: size.stream})
         tape.hold("final norm statistics", size.tokens * FP32)
-        tape.hold("gradient of a normalised input", 0)
+        tape.hold(DX, 0)
         norm_backward(tape, size, fresh=self.fresh)
         best, items = tape.peak, tape.peak_items
         name = "backward of the final norm"
         base[TABLES] = 0
+        first = {kind: self.kinds.index(kind) for kind in self.layers}
         fixed = sum(base.values())
         below, grown = sum(kept), 0
-        walks = {
-            (kind, again): self._walk(kind, forward[kind], again=again)
-            for kind in self.layers
-            for again in (False, True)
-        }
+        plain = {kind: self._walk(kind, forward[kind]) for kind in self.layers}
+        again = {kind: self._replayed(plain[kind], forward[kind]) for kind in self.layers}
         for layer in reversed(range(len(self.kinds))):
             below -= kept[layer]
-            walk = walks[self.kinds[layer], layer in self.checkpointed]
+            kind = self.kinds[layer]
+            walk = (again if layer in self.checkpointed else plain)[kind]
             # a kind's table dies with the backward of its first layer
-            tables = sum(
-                table for kind, table in self.tables.items() if self.kinds.index(kind) <= layer
-            )
+            tables = sum(table for other, table in self.tables.items() if first[other] <= layer)
             if fixed + tables + below + grown + walk.peak > best:
                 best = fixed + tables + below + grown + walk.peak
                 name = f"backward of layer {layer}"
@@ -181,18 +178,25 @@ class _Step:
         end = Tape(_merged(base, {GRADIENTS: grown}, {DY: size.stream}))
         if size.low:
             end.hold("gradient of the embeddings' rows", size.wide)
+            end.drop(DY)
         end.touch("gradient of the embedding", self.head * FP32)
         if end.peak > best:
             name, items = "backward of the embedding", end.peak_items
         return moment(name, items)
 
-    def _walk(self, kind: LayerKind, forward: Tape, *, again: bool) -> Tape:
+    def _walk(self, kind: LayerKind, forward: Tape) -> Tape:
         """One layer's backward from the moment when its gradient arrives."""
         tape = Tape({**forward.items, DY: self.size.stream})
-        if again and forward.peak + self.size.stream > tape.peak:
-            tape.peak = forward.peak + self.size.stream
-            tape.peak_items = {**forward.peak_items, DY: self.size.stream}
         self.layers[kind].backward(tape)
+        return tape
+
+    def _replayed(self, plain: Tape, forward: Tape) -> Tape:
+        """The backward of a checkpointed layer: its forward runs again first, beside DY."""
+        if forward.peak + self.size.stream <= plain.peak:
+            return plain
+        tape = Tape(plain.items)
+        tape.peak = forward.peak + self.size.stream
+        tape.peak_items = {**forward.peak_items, DY: self.size.stream}
         return tape
 
 
