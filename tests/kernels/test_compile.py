@@ -1,0 +1,111 @@
+"""Ahead-of-time compiles: figures that can be checked, the cache, and failures in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gptoss_builder.errors import KernelError, MissingTritonError
+from gptoss_builder.plan import aot
+from gptoss_builder.plan.aot import CompileRequest, compile_kernels, compile_report
+from gptoss_builder.plan.launch import SEED, choose, shared_memory_bytes
+from tests.kernels.rows import launch
+
+
+def request(arch: str = "sm90", precision: str = "bf16", **change: object) -> CompileRequest:
+    values = {"arch": arch, "precision": precision, "d_model": 768, "d_ff": 1536, "experts": 8}
+    if "launch" not in change:
+        change["launch"] = choose(arch, precision, 768, 1536, "auto")
+    return CompileRequest(**values | change)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def test_hopper_row_uses_its_matrix_and_copy_engines_without_a_spill(cache):
+    (compiled,) = compile_kernels([request()], cache=cache)
+    report = compiled.report
+    assert report.problems() == ()
+    assert report.instructions["HGMMA"] > 0
+    assert report.instructions["UTMALDG"] > 0  # weights
+    assert report.instructions["LDGSTS"] > 0  # gathered rows
+    assert report.shared_memory_bytes == shared_memory_bytes(report.request.launch, "sm90", 2)
+    assert compiled.cubin[:4] == b"\x7fELF"
+
+
+def test_a_second_call_starts_no_compiler_and_gives_the_same(cache, monkeypatch):
+    first = compile_kernels([request()], cache=cache)
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("started a compiler"))
+    assert compile_kernels([request(), request()], cache=cache) == [first[0], first[0]]
+
+
+def test_a_damaged_cache_entry_is_made_again(cache, monkeypatch):
+    compile_kernels([request()], cache=cache)
+    for cubin in cache.glob("*.cubin"):
+        cubin.write_bytes(cubin.read_bytes()[:-1])
+    asked = []
+
+    def compile_again(requests):
+        asked.extend(requests)
+        return []
+
+    monkeypatch.setattr(aot, "_compile_one_architecture", compile_again)
+    compile_kernels([request()], cache=cache)
+    assert asked == [request()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arch", ["sm75", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120"]
+)
+def test_every_row_of_the_table_compiles_clean(arch, cache):
+    precisions = ["fp32"] if arch == "sm75" else ["bf16", "fp32"]
+    modes = ({}, {"write_gate_up": True}, {"write_gate_up": True, "write_h": False})
+    requests = [request(arch, precision, **mode) for precision in precisions for mode in modes]
+    for report in compile_report(requests, cache=cache):
+        assert report.problems() == (), report
+        if report.request.precision == "fp32":
+            assert report.instructions["FFMA"] > 0
+
+
+@pytest.mark.slow
+def test_too_large_a_tile_compiles_and_is_found_out(cache):
+    big = launch(128, 64, 128, num_warps=8, num_stages=4)
+    (report,) = compile_report([request("sm86", launch=big)], cache=cache)
+    assert any("shared memory" in problem for problem in report.problems())
+
+
+@pytest.mark.slow
+def test_turing_has_no_matrix_instructions_for_the_kernel(cache):
+    (report,) = compile_report([request("sm75", "fp32", launch=SEED)], cache=cache)
+    assert report.problems() == ()
+    assert "HMMA" not in report.instructions
+
+
+@pytest.mark.slow
+def test_machine_code_does_not_depend_on_the_folder(cache, tmp_path):
+    (first,) = compile_kernels([request("sm80")], cache=cache)
+    (second,) = compile_kernels([request("sm80")], cache=tmp_path)
+    assert first.cubin == second.cubin
+
+
+def test_a_compiler_that_dies_is_an_error_with_its_last_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(KernelError, match="sm80 ended with status 1"):
+        compile_report([request("sm80")], cache=tmp_path)
+
+
+def test_without_triton_the_way_out_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingTritonError, match="--no-compile"):
+        compile_report([request("sm80")], cache=tmp_path)
+
+
+def test_nothing_asked_nothing_done(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert compile_report([]) == []
