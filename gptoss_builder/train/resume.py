@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from gptoss_builder.errors import ArtifactError, InputError
 from gptoss_builder.spec.schema import Spec
@@ -54,11 +57,17 @@ def changes(saved: Mapping[str, Any], spec: Spec) -> list[str]:
     """What differs between the spec of a checkpoint and the one in use, `field: old → new`.
 
     Everything that differs is either refused here or applied from now on; the caller says so.
+    A field that the checkpoint's version did not know had its default.
 
     Raises:
+        ArtifactError: the checkpoint's spec is not one of this version.
         InputError: a field differs that makes another model or another order of the data.
     """
-    old, new = dict(_leaves(saved)), dict(_leaves(spec.model_dump(mode="json")))
+    try:
+        then = Spec.model_validate_json(json.dumps(saved))
+    except ValidationError as error:
+        raise ArtifactError(f"the checkpoint's spec is not one of this version: {error}") from error
+    old, new = (dict(_leaves(each.model_dump(mode="json"))) for each in (then, spec))
     differing = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     lines = {name: f"{name}: {old.get(name)} → {new.get(name)}" for name in differing}
     refused = [
