@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from checkers.rule import DataRule, LoadRule, PlanRule, Rule, SourceRule, SpecRule, TargetRule
+from checkers.rule import (
+    CompileRule,
+    DataRule,
+    LoadRule,
+    PlanRule,
+    Rule,
+    SourceRule,
+    SpecRule,
+    TargetRule,
+)
 from checkers.source_rules import (
     ck101,
     hc101,
@@ -45,9 +54,9 @@ from checkers.spec_rules import (
     kl005,
     kl006,
     kl007,
-    kl008,
     kl009,
     kl010,
+    kl011,
     mo001,
     mo002,
     mo003,
@@ -148,7 +157,6 @@ TARGET_RULES: tuple[TargetRule, ...] = (
     kl003.rule,
     kl004.rule,
     kl007.rule,
-    kl008.rule,
     kl009.rule,
     mo006.rule,
     mo007.rule,
@@ -194,6 +202,9 @@ SOURCE_RULES: tuple[SourceRule, ...] = (
 )
 """About Python files."""
 
+COMPILE_RULES: tuple[CompileRule, ...] = (kl011.rule,)
+"""About what the compiler made of the kernel."""
+
 UNRESOLVED = sp104.rule
 """What resolve refuses."""
 
@@ -213,6 +224,7 @@ RULES: dict[str, Rule] = {
             *DATA_RULES,
             *PLAN_RULES,
             *SOURCE_RULES,
+            *COMPILE_RULES,
             UNRESOLVED,
             UNPARSABLE,
             UNUSED_SUPPRESSION,

@@ -14,11 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gptoss_builder.findings import Edit, FieldPath, Severity
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.spec.schema import Spec
 from gptoss_builder.targets import Target
+
+if TYPE_CHECKING:
+    from gptoss_builder.plan.aot import CompileReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,13 @@ class PlanRule(FieldRule):
     """A rule about what a spec comes to on its card."""
 
     check: Callable[[Plan], Iterable[Problem]]
+
+
+@dataclass(frozen=True)
+class CompileRule(Rule):
+    """A rule about what the compiler made of the kernel; it runs with `--compile` only."""
+
+    check: Callable[[Spec, CompileReport], Iterable[Problem]]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkers.registry import (
+    COMPILE_RULES,
     DATA_RULES,
     PLAN_RULES,
     RULES,
@@ -20,7 +21,7 @@ from checkers.registry import (
     UNRESOLVED,
     UNUSED_SUPPRESSION,
 )
-from checkers.rule import FieldRule, Module, Problem, SourceProblem, SourceRule, field_path
+from checkers.rule import FieldRule, Module, Problem, Rule, SourceProblem, SourceRule, field_path
 from gptoss_builder.errors import InputError, LaunchError
 from gptoss_builder.findings import Finding, Position, Severity
 from gptoss_builder.plan.schema import Plan
@@ -82,6 +83,21 @@ def check_plan(document: Document, plan: Plan) -> list[Finding]:
     return findings
 
 
+def check_compiled(document: Document, plan: Plan) -> list[Finding]:
+    """Compile the kernels of a plan for its card, and judge what the compiler says.
+
+    Raises:
+        MissingTritonError: Triton is not installed.
+    """
+    from gptoss_builder.plan.aot import compile_report, requests_of
+
+    findings: list[Finding] = []
+    for report in compile_report(requests_of(plan)):
+        for rule in COMPILE_RULES:
+            findings += _located(document, rule, rule.check(plan.spec, report))
+    return findings
+
+
 def unresolved(document: Document, error: InputError) -> Finding:
     """What resolve refused, as a finding."""
     message, _, fix = str(error).rpartition("; ")
@@ -95,7 +111,7 @@ def _readable(document: Document, rule: FieldRule) -> bool:
     return all(document.valid(field_path(field)) for field in rule.reads)
 
 
-def _located(document: Document, rule: FieldRule, problems: Iterable[Problem]) -> list[Finding]:
+def _located(document: Document, rule: Rule, problems: Iterable[Problem]) -> list[Finding]:
     findings = []
     for problem in problems:
         finding = document.finding(

@@ -41,17 +41,26 @@ class Checked:
         return tuple(f for f in self.findings if f.severity is Severity.ERROR)
 
 
-def check(source: Source, *, target: str | None = None, text: str | bytes | None = None) -> Checked:
+def check(
+    source: Source,
+    *,
+    target: str | None = None,
+    text: str | bytes | None = None,
+    compile_kernels: bool = False,
+) -> Checked:
     """Run every rule on a spec.
 
     Args:
         source: path of a spec, a mapping, or a `Spec`.
         target: card, architecture or `cpu`, in place of the spec's own.
         text: the content, or its bytes, when it does not come from the file that `source` names.
+        compile_kernels: also compile the plan's kernels for its card; no GPU is needed.
 
     Raises:
         InputError: the path is not there or cannot be read.
         TargetError: `target` is not in the table. A bad spec raises nothing.
+        MissingTritonError: a kernel is to be compiled, and Triton is not installed.
+        KernelError: the compiler's process died.
     """
     values = source.model_dump(mode="json") if isinstance(source, Spec) else source
     document = read_document(values, text=text)
@@ -66,6 +75,8 @@ def check(source: Source, *, target: str | None = None, text: str | bytes | None
             findings.append(run.unresolved(document, error))
         else:
             findings += run.check_plan(document, plan)
+            if compile_kernels:
+                findings += run.check_compiled(document, plan)
     kept, dropped = run.suppress(document, findings, complete=plan is not None)
     return Checked(document, plan, tuple(sorted(kept, key=run.by_position)), dropped)
 

@@ -18,7 +18,7 @@ from checkers.registry import RULES
 from checkers.report import Report
 from checkers.run import check_python
 from checkers.selection import Selection
-from gptoss_builder.errors import InputError
+from gptoss_builder.errors import GptossError, InputError
 from gptoss_builder.files import write_text
 from gptoss_builder.findings import Finding, Severity
 from gptoss_builder.pipeline import check
@@ -26,9 +26,11 @@ from gptoss_builder.spec.load import read_document
 from gptoss_builder.spec.text_file import read_bytes
 from gptoss_builder.targets import lookup
 
-CLEAN, FOUND, WRONG_USAGE = 0, 1, 2
+CLEAN, FOUND = 0, 1
 STDIN = "-"
 """The path that stands for a spec on standard input."""
+STDIN_NAME = "<stdin>"
+"""What its findings call it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
-    except InputError as error:
+    except GptossError as error:
         print(f"gptoss-check: {error}", file=sys.stderr)
-        return WRONG_USAGE
+        return error.exit_code
     except BrokenPipeError:
         # The reader has gone (head, less): point stdout elsewhere so that exit stays silent.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -58,12 +60,12 @@ def _run(options: argparse.Namespace) -> int:
         _repair(files, options)
         if options.diff:
             return CLEAN
-    report = selection.apply(_report(files, options.target))
+    report = selection.apply(_report(files, options))
     _write(report, options)
     return FOUND if report.count(Severity.ERROR) else CLEAN
 
 
-def _report(files: Sequence[str], target: str | None) -> Report:
+def _report(files: Sequence[str], options: argparse.Namespace) -> Report:
     findings: list[Finding] = []
     unplanned: list[str] = []
     suppressed = 0
@@ -73,10 +75,12 @@ def _report(files: Sequence[str], target: str | None) -> Report:
             names.append(file)
             findings += check_python(file)
             continue
-        if file == STDIN:
-            checked = check("<stdin>", target=target, text=sys.stdin.buffer.read())
-        else:
-            checked = check(file, target=target)
+        checked = check(
+            STDIN_NAME if file == STDIN else file,
+            target=options.target,
+            text=sys.stdin.buffer.read() if file == STDIN else None,
+            compile_kernels=options.compile,
+        )
         names.append(checked.document.file)
         findings += checked.findings
         suppressed += checked.suppressed
@@ -92,7 +96,7 @@ def _repair(files: Sequence[str], options: argparse.Namespace) -> None:
         if file == STDIN and not options.diff:
             raise InputError("--fix cannot write standard input; use --diff with it")
         content = sys.stdin.buffer.read() if file == STDIN else read_bytes(Path(file))
-        repaired = _repaired("<stdin>" if file == STDIN else file, content, options.target)
+        repaired = _repaired(STDIN_NAME if file == STDIN else file, content, options.target)
         if options.diff:
             _print(unified(repaired))
         elif repaired.count:
@@ -172,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--format", choices=list(FORMATS), default="text", help="default: text")
     add("--output-file", metavar="F", help="write the report there instead of printing it")
     add("--explain", metavar="CODE", help="print a rule, its reason and its examples")
+    add("--compile", action="store_true", help="compile the kernel for the card, without one")
     add("--fix", action="store_true", help="apply the repairs that leave no choice")
     add("--diff", action="store_true", help="show what --fix would do, and write nothing")
     return parser

@@ -11,6 +11,7 @@ import checkers.source_rules
 import checkers.spec_rules
 from checkers.docs import PAGE, page
 from checkers.registry import (
+    COMPILE_RULES,
     FAMILIES,
     HARD_RULES,
     LOAD_RULES,
@@ -28,8 +29,13 @@ from gptoss_builder.spec.schema import Frozen, Spec
 
 EXAMPLES = Path(__file__).parent / "rules"
 SOURCE = {rule.code for rule in (*SOURCE_RULES, UNPARSABLE)}
+COMPILED = {rule.code for rule in COMPILE_RULES}
 # What resolve refuses is by design what no rule foresees: test_pipeline.py provokes it.
 WITH_EXAMPLES = sorted(RULES.keys() - {UNRESOLVED.code})
+EXAMPLE_CODES = [
+    pytest.param(code, marks=[pytest.mark.slow] if code in COMPILED else [])
+    for code in WITH_EXAMPLES
+]
 PLAN = {rule.code for rule in PLAN_RULES}
 
 
@@ -37,33 +43,38 @@ MEMORY = re.compile(r"\d[\d.]*|\((forward|backward|loss|optimizer)[^)]*\)")
 
 
 def comparable(line: str) -> str:
-    """The line without what the memory model says, which has tests of its own."""
-    if line[-6:-1] not in PLAN:
+    """The line without what the memory model or the compiler says, which have their own tests."""
+    if line[-6:-1] not in PLAN | COMPILED:
         return line
     place, _, message = line.partition(": ")
     return f"{place}: {MEMORY.sub('#', message)}"
 
 
-def findings(code: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+def findings(
+    code: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> list[Finding]:
     monkeypatch.chdir(EXAMPLES / code.lower())
+    if code in COMPILED:
+        pytest.importorskip("triton")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if code not in SOURCE:
-        return list(check(f"{kind}.yaml").findings)
+        return list(check(f"{kind}.yaml", compile_kernels=code in COMPILED).findings)
     text = Path(f"{kind}.py").read_text(encoding="utf-8")
     place = text.splitlines()[0].removeprefix("# lies at: ")
     return check_source(f"{kind}.py", text, Path("/somewhere", place))
 
 
-@pytest.mark.parametrize("code", WITH_EXAMPLES)
-def test_bad_example_gives_exactly_its_findings(code, monkeypatch):
-    found = [str(finding) for finding in findings(code, "bad", monkeypatch)]
+@pytest.mark.parametrize("code", EXAMPLE_CODES)
+def test_bad_example_gives_exactly_its_findings(code, monkeypatch, tmp_path):
+    found = [str(finding) for finding in findings(code, "bad", monkeypatch, tmp_path)]
     expected = Path("expected.txt").read_text(encoding="utf-8").splitlines()
     assert list(map(comparable, found)) == list(map(comparable, expected))
     assert any(line.endswith(f"[{code}]") for line in found)
 
 
-@pytest.mark.parametrize("code", WITH_EXAMPLES)
-def test_good_example_is_clean(code, monkeypatch):
-    assert [str(finding) for finding in findings(code, "good", monkeypatch)] == []
+@pytest.mark.parametrize("code", EXAMPLE_CODES)
+def test_good_example_is_clean(code, monkeypatch, tmp_path):
+    assert [str(finding) for finding in findings(code, "good", monkeypatch, tmp_path)] == []
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
