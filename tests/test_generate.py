@@ -139,7 +139,7 @@ def draws(logits: list[float], count: int = 4000, **setting) -> Counter[int]:
     return Counter(sample(rows_BV, Sampling(**setting), generator).tolist())
 
 
-@pytest.mark.parametrize("temperature", [1e-4, 1e-30])
+@pytest.mark.parametrize("temperature", [1e-4, 1e-30, 1e-40])
 def test_a_tiny_temperature_is_greedy_and_finite(temperature: float) -> None:
     assert draws([1.0, 5.0, 4.9], temperature=temperature) == {1: 4000}
 
