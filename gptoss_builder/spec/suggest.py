@@ -106,6 +106,13 @@ def near_choice(value: str, choices: tuple[object, ...]) -> str | None:
     return near[0] if near else None
 
 
+def is_slip(value: str, near: str, choices: tuple[object, ...]) -> bool:
+    """Say whether a word is so near to one choice, and to no other, that a tool may write it."""
+    words = [str(choice) for choice in choices]
+    others = difflib.get_close_matches(value[:100], words, n=2)
+    return others == [near] and difflib.SequenceMatcher(None, value, near).ratio() >= 0.8
+
+
 def _snake(key: str) -> str:
     """Write a key as this schema does: `topK`, `Top-K` and `top k` are `top_k`."""
     key = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key[:100])

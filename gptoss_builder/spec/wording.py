@@ -17,7 +17,7 @@ from gptoss_builder.spec.given import Given
 from gptoss_builder.spec.problems import Fault
 from gptoss_builder.spec.scalars import lookalike, read_plain, truth_word
 from gptoss_builder.spec.schema import HARD_CAP
-from gptoss_builder.spec.suggest import Suggestion, near_choice
+from gptoss_builder.spec.suggest import Suggestion, is_slip, near_choice
 
 _FP16 = ("fp16", "float16", "half")
 
@@ -169,7 +169,8 @@ def _wrong_choice(given: Given, field: SpecField) -> _Verdict:
     near = near_choice(given.value, field.choices) if isinstance(given.value, str) else None
     if near is not None and len(field.choices) > 1:
         fix = f"write `{near}`, if that is meant; it can be {field.told()}"
-    return _Verdict(problems.CHOICE, ", which is none of the choices", fix)
+    sure = near if near is not None and is_slip(given.value, near, field.choices) else ""
+    return _Verdict(problems.CHOICE, ", which is none of the choices", fix, sure)
 
 
 def _wrong_text(given: Given, field: SpecField) -> _Verdict:
