@@ -18,7 +18,7 @@ from gptoss_builder.model.transformer import Transformer
 from gptoss_builder.spec.schema import Spec
 
 _PREFILL_CHUNK = 2048
-_COLDEST = 1e-30  # any two fp32 logits differ by so much more that this is greedy already
+_COLDEST = 1e-30  # greedy already; a smaller divisor would overflow fp32, and NaN follows
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,7 @@ def sample(logits_BV: Tensor, sampling: Sampling, generator: torch.Generator) ->
         raise RunError("the model's logits are not finite; the weights or the prompt are broken")
     if sampling.temperature == 0:
         return logits_BV.argmax(-1)
-    # With the maximum at zero and a finite reciprocal no temperature overflows into NaN.
-    scaled_BV = (logits_BV - largest_B1) / max(sampling.temperature, _COLDEST)
+    scaled_BV = logits_BV / max(sampling.temperature, _COLDEST)
     if sampling.top_k is None and sampling.top_p is None:
         return torch.multinomial(scaled_BV.softmax(-1), 1, generator=generator)[:, 0]
     top_BK, id_BK = scaled_BV.topk(sampling.top_k or scaled_BV.shape[-1], dim=-1)
