@@ -53,11 +53,8 @@ def _block(finding: Finding, paint: Paint) -> str:
 def _excerpt(finding: Finding, paint: Paint) -> list[str]:
     if finding.position is None or not finding.source.strip():
         return []
-    start = max(finding.position.column - 1 - WIDTH // 2, 0)
-    if len(finding.source) <= WIDTH:
-        start = 0
-    shown = finding.source[start : start + WIDTH]
-    before = shown[: finding.position.column - 1 - start]
+    shown, offset = _cut(finding.source, finding.position.column - 1)
+    before = shown[: finding.position.column - 1 - offset]
     margin = f"{finding.position.line:>6} | "
     pad = "".join("\t" if character == "\t" else " " * _cells(character) for character in before)
     bar = " " * (len(margin) - 2) + "| "
@@ -65,6 +62,19 @@ def _excerpt(finding: Finding, paint: Paint) -> list[str]:
         paint(margin, "dim") + printable(shown),
         paint(bar, "dim") + pad + paint("^", _STYLES[finding.severity]),
     ]
+
+
+def _cut(line: str, at: int) -> tuple[str, int]:
+    """A line, or the part of it around a place, and how many characters are left out before."""
+    if len(line) <= WIDTH:
+        return line, 0
+    start = max(min(at - WIDTH // 2, len(line) - WIDTH), 0)
+    shown = line[start : start + WIDTH]
+    if start:
+        shown = f"…{shown[1:]}"
+    if start + WIDTH < len(line):
+        shown = f"{shown[:-1]}…"
+    return shown, start
 
 
 def _cells(character: str) -> int:

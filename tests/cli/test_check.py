@@ -154,6 +154,15 @@ def test_fix_repairs_what_leaves_no_choice_and_keeps_everything_else(folder, cap
     assert "2 repaired" in capsys.readouterr().err
 
 
+def test_fix_repairs_a_choice_with_one_slip(folder):
+    path = Path("slip.yaml")
+    path.write_text(edited(SAMPLE, ("precision: fp32", "precision: fp23")))
+    assert main(["slip.yaml", "--fix"]) == 1  # two letters swapped may mean anything
+    path.write_text(edited(SAMPLE, ("d_ff: 64", "d_ff: 64\n    dispatch: stackd")))
+    assert main(["slip.yaml", "--fix"]) == 0
+    assert "dispatch: stacked" in path.read_text()
+
+
 def test_diff_shows_the_repairs_and_writes_nothing(folder, capsys):
     path = Path("misspelt.yaml")
     path.write_text(edited(SAMPLE, ("micro_batch: 2", "micro_bach: 2")))

@@ -80,6 +80,8 @@ def test_long_lines_are_cut_around_the_caret():
     lines = text.render(Report(("a",), (long,))).splitlines()
     assert max(map(len, lines)) < 120
     assert lines[1][lines[2].index("^")] == "Y"
+    assert lines[1].endswith("…")
+    assert "| …" in lines[1]
 
 
 def test_text_lets_nothing_steer_the_terminal():
