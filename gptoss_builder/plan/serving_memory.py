@@ -57,7 +57,7 @@ def _forward(
     tape.touch("head, cast", copied)
     if size.low:
         tape.touch("logits in fp32", inference.batch * vocabulary * FP32)
-    return moment(name, tape.peak_items)
+    return moment(name, tape.peak_items())
 
 
 def _attention(tape: Tape, size: Sizes, kind: LayerKind, context: int) -> None:
@@ -97,7 +97,7 @@ def _attention(tape: Tape, size: Sizes, kind: LayerKind, context: int) -> None:
     for name in ("qkv", "rotated queries and keys", "keys and values seen", "attention output"):
         if name in tape.items:
             tape.drop(name)
-    tape.touch("residual stream", size.stream)
+    tape.touch("layer input", size.stream)
     tape.drop("attention projection", "normalised input")
 
 
@@ -108,24 +108,42 @@ def _scores(tape: Tape, size: Sizes, kind: LayerKind, seen: int) -> None:
     if size.low:
         tape.hold("wide keys and values", 2 * keys * FP32)
     tape.hold("scaled queries", queries * FP32)
-    count = min(QUERY_CHUNK, size.length)
     window = size.window[kind]
-    visible = seen if window is None else min(seen, window - 1 + count)
-    rows = size.batch * size.heads * count
-    copies = rows * size.head_dim * FP32
-    if size.batch > 1 and size.kv_heads > 1:
-        copies += keys * visible // seen * FP32
-    outputs = 2 * queries * FP32
-    tape.touch("scores of a chunk", copies + 3 * rows * (visible + size.sinks) * FP32)
-    tape.touch("outputs of chunks", outputs + rows * visible * FP32)
+    clones = size.batch > 1 and size.kv_heads > 1
+    for stop, count, before in _last_chunks(size.length):
+        visible = seen - (size.length - stop)
+        if window is not None:
+            visible = min(visible, window - 1 + count)
+        rows = size.batch * size.heads
+        scores = rows * count * visible * FP32
+        weights = rows * count * (visible + size.sinks) * FP32
+        # the weights of the chunk before are still there
+        earlier = rows * before * (visible + size.sinks) * FP32
+        done = queries * FP32 * (stop - count) // size.length
+        copies = rows * count * size.head_dim * FP32 + (keys * visible // seen * FP32) * clones
+        column = weights if size.sinks else 0
+        most = max(copies + 2 * scores, scores + column + weights)
+        tape.touch("scores of a chunk", done + earlier + most)
+        tape.touch("outputs of chunks", 2 * queries * FP32 + scores + weights)
     tape.drop("scaled queries")
     if size.low:
         tape.drop("wide keys and values")
     tape.hold("attention output", queries * size.element)
 
 
+def _last_chunks(length: int) -> list[tuple[int, int, int]]:
+    """End, queries, and queries of the one before, of the last chunk and the last whole one."""
+    last = (length - 1) % QUERY_CHUNK + 1
+    chunks = [(length, last, QUERY_CHUNK if length > last else 0)]
+    if last < QUERY_CHUNK < length:
+        whole = length - last
+        chunks.append((whole, QUERY_CHUNK, QUERY_CHUNK if whole > QUERY_CHUNK else 0))
+    return chunks
+
+
 def _experts(tape: Tape, size: Sizes) -> None:
     e, d = size.element, size.d_model
+    tape.hold("layer input", size.stream)
     tape.hold("normalised input", size.stream)
     probabilities = size.tokens * size.experts * FP32
     if size.low:
@@ -141,8 +159,8 @@ def _experts(tape: Tape, size: Sizes) -> None:
         shared = (1, size.tokens * size.shared * e, 0, size.stream)
         _swiglu(tape, size, shared, size.shared, both=True)
         tape.touch("shared output", 2 * size.stream)
-    tape.touch("residual stream", size.stream)
-    tape.drop("normalised input", "routing", "expert output")
+    tape.touch("layer output", size.stream)
+    tape.drop("layer input", "normalised input", "routing", "expert output")
 
 
 def _swiglu(

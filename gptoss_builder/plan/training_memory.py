@@ -77,7 +77,7 @@ class _Step:
         optimizer = {**self.held, GRADIENTS: self.parameters.total * FP32, TABLES: 0}
         return (
             self._forward_moment(stored, forward, kept),
-            moment("loss", loss.peak_items),
+            moment("loss", loss.peak_items()),
             self._backward(forward, kept),
             moment("optimizer", optimizer),
         )
@@ -112,14 +112,14 @@ class _Step:
         if not self.size.fused:
             tape.touch(TEMPORARIES, (3 if self.size.low else 2) * self.size.wide)
         tape.hold(HIDDEN, self.size.stream)
-        best, items = tape.peak, tape.peak_items
+        best, items = tape.peak, tape.peak_items()
         fixed = sum(self.held.values())
         for kind, walk in forward.items():
             last = len(self.kinds) - 1 - self.kinds[::-1].index(kind)
             below = sum(kept[:last])
             if fixed + below + walk.peak > best:
                 best = fixed + below + walk.peak
-                items = _merged(self.held, {SAVED: below}, walk.peak_items)
+                items = _merged(self.held, {SAVED: below}, walk.peak_items())
         return moment("forward", items)
 
     def _loss(self, stored: dict[str, int]) -> Tape:
@@ -155,48 +155,43 @@ class _Step:
         tape.hold("final norm statistics", size.tokens * FP32)
         tape.hold(DX, 0)
         norm_backward(tape, size, fresh=self.fresh)
-        best, items = tape.peak, tape.peak_items
+        best, items = tape.peak, tape.peak_items()
         name = "backward of the final norm"
         base[TABLES] = 0
         first = {kind: self.kinds.index(kind) for kind in self.layers}
         fixed = sum(base.values())
         below, grown = sum(kept), 0
-        plain = {kind: self._walk(kind, forward[kind]) for kind in self.layers}
-        again = {kind: self._replayed(plain[kind], forward[kind]) for kind in self.layers}
+        walks = {kind: self._walk(kind, forward[kind]) for kind in self.layers}
         for layer in reversed(range(len(self.kinds))):
             below -= kept[layer]
             kind = self.kinds[layer]
-            walk = (again if layer in self.checkpointed else plain)[kind]
             # a kind's table dies with the backward of its first layer
             tables = sum(table for other, table in self.tables.items() if first[other] <= layer)
-            if fixed + tables + below + grown + walk.peak > best:
-                best = fixed + tables + below + grown + walk.peak
-                name = f"backward of layer {layer}"
-                others = {SAVED: below, GRADIENTS: grown, TABLES: tables}
-                items = _merged(base, others, walk.peak_items)
-            grown += walk.items.get(GRADIENTS, 0)
+            around = fixed + tables + below + grown
+            candidates = [(walks[kind], 0)]
+            if layer in self.checkpointed:
+                # its forward runs again first, beside the gradient that came in
+                candidates.append((forward[kind], size.stream))
+            for tape, beside in candidates:
+                if around + tape.peak + beside > best:
+                    best = around + tape.peak + beside
+                    name = f"backward of layer {layer}"
+                    others = {SAVED: below, GRADIENTS: grown, TABLES: tables, DY: beside}
+                    items = _merged(base, others, tape.peak_items())
+            grown += walks[kind].items.get(GRADIENTS, 0)
         end = Tape(_merged(base, {GRADIENTS: grown}, {DY: size.stream}))
         if size.low:
             end.hold("gradient of the embeddings' rows", size.wide)
             end.drop(DY)
         end.touch("gradient of the embedding", self.head * FP32)
         if end.peak > best:
-            name, items = "backward of the embedding", end.peak_items
+            name, items = "backward of the embedding", end.peak_items()
         return moment(name, items)
 
     def _walk(self, kind: LayerKind, forward: Tape) -> Tape:
         """One layer's backward from the moment when its gradient arrives."""
         tape = Tape({**forward.items, DY: self.size.stream})
         self.layers[kind].backward(tape)
-        return tape
-
-    def _replayed(self, plain: Tape, forward: Tape) -> Tape:
-        """The backward of a checkpointed layer: its forward runs again first, beside DY."""
-        if forward.peak + self.size.stream <= plain.peak:
-            return plain
-        tape = Tape(plain.items)
-        tape.peak = forward.peak + self.size.stream
-        tape.peak_items = {**forward.peak_items, DY: self.size.stream}
         return tape
 
 

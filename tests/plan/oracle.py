@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from gptoss_builder.kernels import w1w3
 from gptoss_builder.kernels.experts import BODIES
+from gptoss_builder.model.cache import KVCache
 from gptoss_builder.model.transformer import Transformer
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.train import loss, optim
@@ -172,3 +173,27 @@ def _named_moments(live: LiveStorages) -> Iterator[None]:
         mock.patch.object(loss, "_add_product", lambda total_VD, _a, _b: total_VD.add_(0)),
     ):
         yield
+
+
+def measure_serving(plan: Plan, position: int, tokens: int) -> LiveStorages:
+    """Peak of one forward pass over `tokens` new tokens that join a cache with `position`."""
+    inference = plan.spec.inference
+    assert inference is not None
+    live = LiveStorages()
+    bf16 = plan.execution.precision == "bf16"
+    precision = torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext()
+    with (
+        fake_kernels(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        live,
+        torch.no_grad(),
+        precision,
+    ):
+        model = Transformer(plan)
+        prompt_BT = torch.zeros((inference.batch, inference.context), dtype=torch.int64)
+        cache = KVCache(plan, batch=inference.batch, context=inference.context, device="cpu")
+        cache.advance(position)
+        live.moment = "forward"
+        x_BTD, _ = model.hidden(prompt_BT[:, position : position + tokens], cache=cache)
+        model.logits(x_BTD[:, -1])
+    return live

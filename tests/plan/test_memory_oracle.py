@@ -20,7 +20,7 @@ from gptoss_builder.plan.resolve import resolve
 from gptoss_builder.plan.training_memory import training_moments
 from gptoss_builder.spec.load import load_spec
 from gptoss_builder.targets import lookup
-from tests.plan.oracle import measure_training
+from tests.plan.oracle import measure_serving, measure_training
 from tests.plan.specs import lite, small_specs
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -137,3 +137,26 @@ def test_accumulation_holds_every_gradient_and_more_of_it_holds_no_more():
 
 def test_the_chunk_of_queries_is_the_models():
     assert math_attention_memory.QUERY_CHUNK == QUERY_CHUNK
+
+
+@pytest.mark.parametrize(
+    ("target", "changes"),
+    [
+        ("h200", GROUPED | {"inference__context": 5000}),
+        ("h200", TRITON | {"model__moe__backward": "save", "inference__context": 3000}),
+        ("a100-80gb", {"inference__context": 4096, "inference__batch": 4}),
+        ("cpu", {"training__precision": "fp32", "inference__context": 3000}),
+        ("cpu", {"training__precision": "fp32", "inference__context": 900, "inference__batch": 3}),
+        ("h200", {"model__attention__backend": "math", "inference__context": 4000}),
+    ],
+)
+def test_serving_is_what_the_model_allocates(target, changes):
+    plan = resolve(lite(**(SMALL | changes)), lookup(target))
+    inference = plan.spec.inference
+    chunk = min(inference.prefill_chunk, inference.context)
+    passes = ((inference.context - chunk, chunk), (inference.context - 1, 1))
+    for moment, (position, tokens) in zip(plan.memory.inference.moments, passes, strict=True):
+        measured = max(measure_serving(plan, position, tokens).peaks.values())
+        assert moment.allocated_bytes == pytest.approx(measured, rel=MOMENT, abs=SCALARS), (
+            moment.name
+        )
