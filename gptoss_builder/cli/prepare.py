@@ -18,14 +18,17 @@ from gptoss_builder.tokenizer import load_tokenizer
 from gptoss_builder.train.corpus import text_files, tokenize
 from gptoss_builder.train.shards import MANIFEST, write_shards
 
-NOT_SOURCE = frozenset(
+LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib"}
+    | {"encodings", "pydoc_data"}  # tables, not code
 )
-"""Folders of the standard library's tree that are not the library."""
+"""Folders of the standard library's tree whose files are not the library's code."""
 
 
 def stdlib_text(directory: Path, *, source: Path | None = None) -> tuple[int, int]:
-    """Copy the standard library's Python files, as UTF-8, into `directory`; whole or not at all.
+    """Copy the standard library's Python files into `directory`, whole or not at all.
+
+    Only files in UTF-8, which all but a few are.
 
     Args:
         directory: replaced if it is there.
@@ -42,7 +45,7 @@ def stdlib_text(directory: Path, *, source: Path | None = None) -> tuple[int, in
     files = sorted(
         file
         for file in root.rglob("*.py")
-        if not NOT_SOURCE.intersection(file.relative_to(root).parts[:-1])
+        if not LEFT_OUT.intersection(file.relative_to(root).parts[:-1])
     )
     if not files:
         raise DataError(f"{root} holds no Python source; give a text folder of your own instead")
@@ -52,7 +55,7 @@ def stdlib_text(directory: Path, *, source: Path | None = None) -> tuple[int, in
             try:
                 text = file.read_bytes().decode("utf-8")
             except UnicodeDecodeError:
-                continue  # a few test fixtures declare other encodings
+                continue
             name = "-".join(file.relative_to(root).parts)
             (fresh / f"{name}.txt").write_text(text, encoding="utf-8", newline="")
             count += 1
