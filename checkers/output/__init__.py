@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
-from checkers.output import github, json_format, junit, sarif, text
 from checkers.report import Report
 
-FORMATS: dict[str, Callable[[Report], str]] = {
-    "text": text.render,
-    "json": json_format.render,
-    "sarif": sarif.render,
-    "github": github.render,
-    "junit": junit.render,
+_MODULES = {
+    "text": "text",
+    "json": "json_format",
+    "sarif": "sarif",
+    "github": "github",
+    "junit": "junit",
 }
-"""By the name that `--format` takes; each ends with a line end."""
+FORMATS = tuple(_MODULES)
+"""Names that `--format` takes."""
+
+
+def renderer(name: str) -> Callable[[Report], str]:
+    """What renders a report in a format; only that format's module is loaded."""
+    render: Callable[[Report], str] = import_module(f"checkers.output.{_MODULES[name]}").render
+    return render

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xml.sax.saxutils import escape, quoteattr
+from html import escape
 
 from checkers.report import Report
 from gptoss_builder.findings import Finding, Severity
@@ -27,14 +27,18 @@ def _case(file: str, findings: tuple[Finding, ...]) -> str:
     advice = [_one(f) for f in findings if f.severity is Severity.ADVICE]
     inside = ""
     if errors:
-        message = quoteattr(legal(errors[0] if len(errors) == 1 else f"{len(errors)} errors"))
+        message = _quoted(errors[0] if len(errors) == 1 else f"{len(errors)} errors")
         text = escape(legal("\n".join(errors)))
         inside += f'      <failure type="error" message={message}>{text}</failure>\n'
     if advice:
         inside += f"      <system-out>{escape(legal(chr(10).join(advice)))}</system-out>\n"
-    name = quoteattr(legal(file or "<mapping>"))
+    name = _quoted(file or "<mapping>")
     head = f'    <testcase classname="gptoss-check" name={name} time="0"'
     return f"{head}>\n{inside}    </testcase>\n" if inside else f"{head}/>\n"
+
+
+def _quoted(text: str) -> str:
+    return f'"{escape(legal(text))}"'
 
 
 def _one(finding: Finding) -> str:

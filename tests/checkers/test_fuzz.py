@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.output import FORMATS
+from checkers.output import FORMATS, renderer
 from checkers.registry import RULES
 from checkers.report import Report
 from gptoss_builder.pipeline import check
@@ -27,8 +27,8 @@ def judge(text: bytes) -> float:
     assert all(finding.code in RULES for finding in checked.findings)
     assert (checked.plan is None) <= bool(checked.errors)
     report = Report(("s.yaml",), checked.findings, checked.suppressed)
-    for render in FORMATS.values():
-        assert render(report).encode().endswith(b"\n") or not checked.findings
+    for name in FORMATS:
+        assert renderer(name)(report).encode().endswith(b"\n") or not checked.findings
     return seconds
 
 

@@ -228,14 +228,35 @@ def test_reader_that_goes_away_is_no_traceback(folder):
     assert done.stderr == b""
 
 
+def test_many_files_are_reported_as_few_are(tmp_path, monkeypatch, capsys):
+    for index in range(70):
+        (tmp_path / f"{index:02}.yaml").write_text((SAMPLE, BAD, ADVISED)[index % 3])
+    shared_out = run(str(tmp_path), "--format", "json", cwd=tmp_path)
+    monkeypatch.setattr("gptoss_builder.cli.check.MANY", 1000)
+    assert main([str(tmp_path), "--format", "json"]) == shared_out.returncode == 1
+    assert shared_out.stdout.decode() == capsys.readouterr().out
+    assert json.loads(shared_out.stdout)["summary"]["files"] == 70
+
+
+def test_unreadable_file_among_many_is_wrong_usage(tmp_path):
+    for index in range(70):
+        (tmp_path / f"{index:02}.yaml").write_text(SAMPLE)
+    (tmp_path / "50.yaml").unlink()
+    (tmp_path / "50.yaml").symlink_to("nowhere")
+    done = run(str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"50.yaml" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 CHILD = """
 import resource, sys
 from gptoss_builder.cli.check import main
 assert main([sys.argv[1]]) == 0
 heavy = {"torch", "triton", "numpy", "jsonschema", "rich"} & set(sys.modules)
 assert not heavy, heavy
-usage = resource.getrusage(resource.RUSAGE_SELF)
-print(usage.ru_utime + usage.ru_stime)
+usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(sum(usage.ru_utime + usage.ru_stime for usage in usages))
 """
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from checkers.output import FORMATS, text
+from checkers.output import FORMATS, renderer, text
 from checkers.report import Report
 from gptoss_builder.findings import Finding, Position, Severity
 
@@ -97,11 +97,11 @@ def test_colour_changes_no_character():
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_no_format_passes_control_characters_on(name):
-    assert not set(FORMATS[name](ODD)) & set("\x00\x07\x1b")
+    assert not set(renderer(name)(ODD)) & set("\x00\x07\x1b")
 
 
 def test_json_holds_every_field():
-    content = json.loads(FORMATS["json"](REPORT))
+    content = json.loads(renderer("json")(REPORT))
     assert content["version"] == 1
     assert content["findings"][0] == {
         "code": "MO001",
@@ -121,20 +121,20 @@ def test_json_holds_every_field():
         "suppressed": 2,
         "without_plan": ["specs/a.yaml"],
     }
-    assert json.loads(FORMATS["json"](ODD))["findings"][1]["line"] is None
+    assert json.loads(renderer("json")(ODD))["findings"][1]["line"] is None
 
 
 def test_github_annotations_escape_what_separates():
-    assert FORMATS["github"](REPORT).splitlines() == [
+    assert renderer("github")(REPORT).splitlines() == [
         "::error file=specs/a.yaml,line=14,col=12,title=MO001::"
         "top_k is 6, but there are 4 experts; lower it",
         "::warning file=specs/a.yaml,line=20,col=3,title=CK002::"
         "a period of 5 does not divide the 12 layers; set it to 4 or 6",
     ]
-    first = FORMATS["github"](ODD).splitlines()[0]
+    first = renderer("github")(ODD).splitlines()[0]
     assert first.startswith("::error file=odd%2C name%3A 100%25 <é>")
     assert "unknown, 100%25; remove it" in first
-    assert len(FORMATS["github"](ODD).splitlines()) == 2
+    assert len(renderer("github")(ODD).splitlines()) == 2
 
 
 # The part of the SARIF 2.1.0 standard (OASIS, sections 3.13 to 3.30) that the format uses,
@@ -271,7 +271,7 @@ SARIF = {
 
 @pytest.mark.parametrize("report", [REPORT, ODD, Report(("a.yaml",), ())])
 def test_sarif_has_the_standards_form(report):
-    log = json.loads(FORMATS["sarif"](report))
+    log = json.loads(renderer("sarif")(report))
     jsonschema.Draft202012Validator(SARIF).validate(log)
     (run,) = log["runs"]
     rules = run["tool"]["driver"]["rules"]
@@ -280,7 +280,7 @@ def test_sarif_has_the_standards_form(report):
 
 
 def test_sarif_levels_and_regions_are_the_findings():
-    results = json.loads(FORMATS["sarif"](REPORT))["runs"][0]["results"]
+    results = json.loads(renderer("sarif")(REPORT))["runs"][0]["results"]
     assert [result["level"] for result in results] == ["error", "warning"]
     place = results[0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "specs/a.yaml"
@@ -289,7 +289,7 @@ def test_sarif_levels_and_regions_are_the_findings():
 
 def test_sarif_fingerprint_survives_lines_above_and_tells_findings_apart():
     def fingerprint(finding: Finding) -> str:
-        log = json.loads(FORMATS["sarif"](Report((finding.file,), (finding,))))
+        log = json.loads(renderer("sarif")(Report((finding.file,), (finding,))))
         return log["runs"][0]["results"][0]["partialFingerprints"]["gptossFinding/v1"]
 
     moved = Finding(**{**_fields(ERROR), "position": Position(99, 12)})
@@ -302,7 +302,7 @@ def _fields(finding: Finding) -> dict[str, object]:
 
 
 def test_junit_fails_the_case_of_each_file_with_errors():
-    root = ElementTree.fromstring(FORMATS["junit"](REPORT))
+    root = ElementTree.fromstring(renderer("junit")(REPORT))
     assert (root.tag, root.get("tests"), root.get("failures")) == ("testsuites", "2", "1")
     (suite,) = root
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "1", "0")
@@ -314,7 +314,7 @@ def test_junit_fails_the_case_of_each_file_with_errors():
 
 
 def test_junit_is_xml_for_any_text():
-    root = ElementTree.fromstring(FORMATS["junit"](ODD).encode())
+    root = ElementTree.fromstring(renderer("junit")(ODD).encode())
     assert "100%" in root.find(".//failure").text
 
 
@@ -339,7 +339,7 @@ JUNIT: dict[str, tuple[set[str], set[str], set[str]]] = {
 
 @pytest.mark.parametrize("report", [REPORT, ODD])
 def test_junit_has_the_elements_that_ci_servers_read(report):
-    for element in ElementTree.fromstring(FORMATS["junit"](report).encode()).iter():
+    for element in ElementTree.fromstring(renderer("junit")(report).encode()).iter():
         children, needed, allowed = JUNIT[element.tag]
         assert {child.tag for child in element} <= children
         assert needed <= set(element.keys()) <= needed | allowed
