@@ -51,6 +51,15 @@ class CompileRequest(Frozen):
     write_gate_up: bool = False
     """Writes gate and up, for the backward."""
 
+    def file_stem(self) -> str:
+        """Name of this specialisation's files in a build directory."""
+        outputs = [
+            name
+            for name, written in (("h", self.write_h), ("gate_up", self.write_gate_up))
+            if written
+        ]
+        return f"w1w3-{'-'.join(outputs)}"
+
 
 class CompileReport(Frozen):
     """What the compiler made of one request."""

@@ -43,11 +43,13 @@ def resolve(spec: Spec, target: Target, *, price_per_hour: float | None = None) 
     parameters = count_parameters(spec.model)
     flops = count_flops(spec, execution)
     cache = count_kv_cache(spec, execution.precision)
+    launch = _launch(spec, target, execution)
     return Plan(
         spec=spec,
         target=target,
         execution=execution,
-        launch=_launch(spec, target, execution),
+        launch=launch,
+        kernel_build="not_used" if launch is None else "not_compiled",
         parameters=parameters,
         flops=flops,
         kv_cache=cache,

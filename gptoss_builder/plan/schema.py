@@ -222,6 +222,9 @@ class Plan(Frozen):
     """What runs."""
     launch: LaunchConfig | None
     """Launch configuration of the W1/W3 kernel; null where the kernel does not run."""
+    kernel_build: Literal["compiled", "not_compiled", "not_used"]
+    """Whether the kernel was compiled for the target when the build was made: `not_compiled`
+    until `gptoss-build` has done it, and with `--no-compile`."""
     parameters: ParameterCounts
     """Exact counts; they equal the built model's."""
     flops: Flops

@@ -1,16 +1,22 @@
 import math
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
+pytest.importorskip("torch")
+
+from gptoss_builder.model.build import build
 from gptoss_builder.plan.counts import (
     attended_pairs,
     count_flops,
     count_kv_cache,
     count_parameters,
 )
-from gptoss_builder.plan.resolve import decide
-from gptoss_builder.targets import lookup
-from tests.plan.specs import lite
+from gptoss_builder.plan.resolve import decide, resolve
+from gptoss_builder.spec.load import load_spec
+from gptoss_builder.targets import CPU, lookup
+from tests.plan.specs import lite, small_specs
 
 
 def flops(target="h200", **changes):
@@ -123,3 +129,28 @@ def test_a_ring_is_never_longer_than_the_context():
 
 def test_a_spec_without_inference_has_no_cache():
     assert count_kv_cache(lite(inference=None), "bf16") is None
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(spec=small_specs(training__precision="fp32"))
+def test_the_count_is_the_built_models(spec):
+    plan = resolve(spec, CPU)
+    model = build(plan, device="meta")
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    assert sum(sizes.values()) == plan.parameters.total
+    by_name = {
+        "router": plan.parameters.router,
+        "sinks": plan.parameters.sinks,
+        "embedding": plan.parameters.embedding,
+        "head": plan.parameters.head,
+    }
+    for name, count in by_name.items():
+        assert sum(n for full, n in sizes.items() if full.split(".")[-1] == name) == count
+
+
+@pytest.mark.parametrize("name", ["tiny", "gpt_oss_smoke", "gpt_oss_lite"])
+def test_the_count_is_the_built_models_for_shipped_specs(name):
+    spec = load_spec(Path(__file__).parents[2] / "specs" / f"{name}.yaml")
+    plan = resolve(spec, lookup(spec.target.gpu))
+    model = build(plan, device="meta")
+    assert sum(parameter.numel() for parameter in model.parameters()) == plan.parameters.total

@@ -1,0 +1,192 @@
+"""What would fit: the nearest changes of a spec, and what each checkpoint period costs.
+
+Every answer is verified by the estimate that refused the spec. Nothing here runs unless asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gptoss_builder.errors import TargetError
+from gptoss_builder.plan.counts import count_flops
+from gptoss_builder.plan.memory import estimate_memory
+from gptoss_builder.plan.resolve import decide
+from gptoss_builder.plan.schema import MemoryEstimate, Plan
+from gptoss_builder.spec.schema import Spec, TrainingSpec
+from gptoss_builder.targets import CARDS, Target
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change that makes training fit."""
+
+    field: str
+    """The field in dots."""
+    value: int | str
+    """What to set it to."""
+    total_bytes: int
+    """What training then needs: reserved peak and context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What one checkpoint period comes to."""
+
+    every: int
+    """`training.checkpoint_every`; 0 is off."""
+    backward: Literal["recompute", "save"]
+    """`model.moe.backward`."""
+    total_bytes: int
+    """Reserved peak and context."""
+    peak: str
+    """The moment that makes it."""
+    step_flops: float
+    """FLOPs of a token: forward, backward and what is computed again."""
+    extra: float
+    """step_flops over those of no checkpointing with `save`, less one."""
+
+
+def sqrt_period(layers: int) -> float:
+    """theory.txt's optimum: √L segments, so a period of √L. Our table says what it is here."""
+    return math.sqrt(layers)
+
+
+def room(plan: Plan) -> int:
+    """Bytes that training may take on the plan's card, its margin kept; the card must have any."""
+    return plan.target.memory_bytes - int(plan.spec.target.margin_gib * GIB)
+
+
+def nearest_changes(plan: Plan, available: int) -> tuple[Change, ...]:
+    """Single changes after which training needs at most `available` bytes, the mildest of each.
+
+    The largest micro-batch, the longest checkpoint period, `backward: recompute`, the longest
+    context, the smallest loss chunk's power of two that is enough, and the smallest card.
+    """
+    training = plan.spec.training
+    if training is None:
+        return ()
+    found = (
+        _largest(plan, "micro_batch", training.micro_batch, available),
+        _longest_period(plan, training, available),
+        _recompute(plan, available),
+        _largest(plan, "loss_chunk", training.loss_chunk, available),
+        _largest(plan, "context", training.context, available),
+        _card(plan),
+    )
+    return tuple(change for change in found if change is not None)
+
+
+def period_table(plan: Plan) -> tuple[Period, ...]:
+    """Every period that differs, with and without `backward: recompute`, cheapest first."""
+    if plan.spec.training is None:
+        return ()
+    layers = plan.spec.model.layers
+    # periods that checkpoint the same number of layers differ only in which
+    periods = {-(-layers // every): every for every in range(layers, 0, -1)}.values()
+    specs = [
+        (every, _with_backward(_with_training(plan.spec, checkpoint_every=every), backward))
+        for every in (0, *periods)
+        for backward in ("save", "recompute")
+    ]
+    costs = [count_flops(spec, decide(spec, plan.target)).step or 0.0 for _, spec in specs]
+    rows = []
+    for (every, spec), step in zip(specs, costs, strict=True):
+        estimate = _training_memory(plan, spec)
+        rows.append(
+            Period(
+                every,
+                spec.model.moe.backward,
+                estimate.total_bytes,
+                estimate.peak,
+                step,
+                step / costs[0] - 1,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: row.step_flops))
+
+
+def fastest_period(plan: Plan, available: int) -> Period | None:
+    """The row of least FLOPs that needs at most `available` bytes; None if none does."""
+    return next((row for row in period_table(plan) if row.total_bytes <= available), None)
+
+
+def _with_training(spec: Spec, **changes: int) -> Spec:
+    if spec.training is None:
+        return spec
+    return spec.model_copy(update={"training": spec.training.model_copy(update=changes)})
+
+
+def _with_backward(spec: Spec, backward: str) -> Spec:
+    moe = spec.model.moe.model_copy(update={"backward": backward})
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"moe": moe})})
+
+
+def _training_memory(plan: Plan, spec: Spec, target: Target | None = None) -> MemoryEstimate:
+    memory = estimate_memory(spec, decide(spec, target or plan.target), plan.parameters, None)
+    if memory.training is None:
+        raise ValueError("the spec has no training")
+    return memory.training
+
+
+def _largest(plan: Plan, field: str, now: int, available: int) -> Change | None:
+    """The largest smaller value of a field of `training` that fits, by bisection."""
+
+    def needs(value: int) -> int:
+        return _training_memory(plan, _with_training(plan.spec, **{field: value})).total_bytes
+
+    value = _last_that(lambda value: needs(value) <= available, now - 1)
+    return Change(f"training.{field}", value, needs(value)) if value else None
+
+
+def _last_that(fits: Callable[[int], bool], high: int) -> int:
+    """The largest value of 1 … `high` that fits, 0 if none; what is smaller than one fits too."""
+    low = 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _longest_period(plan: Plan, training: TrainingSpec, available: int) -> Change | None:
+    longest = training.checkpoint_every - 1 if training.checkpoint_every else plan.spec.model.layers
+    for every in range(longest, 0, -1):
+        spec = _with_training(plan.spec, checkpoint_every=every)
+        total = _training_memory(plan, spec).total_bytes
+        if total <= available:
+            return Change("training.checkpoint_every", every, total)
+    return None
+
+
+def _recompute(plan: Plan, available: int) -> Change | None:
+    if plan.spec.model.moe.backward == "recompute":
+        return None
+    total = _training_memory(plan, _with_backward(plan.spec, "recompute")).total_bytes
+    if total > available:
+        return None
+    return Change("model.moe.backward", "recompute", total)
+
+
+def _card(plan: Plan) -> Change | None:
+    margin = int(plan.spec.target.margin_gib * GIB)
+    for card, total in _larger_cards(plan):
+        if total + margin <= card.memory_bytes:
+            return Change("target.gpu", card.name, total)
+    return None
+
+
+def _larger_cards(plan: Plan) -> Iterator[tuple[Target, int]]:
+    for card in sorted(CARDS.values(), key=lambda card: card.memory_bytes):
+        if card.memory_bytes <= plan.target.memory_bytes:
+            continue
+        try:
+            yield card, _training_memory(plan, plan.spec, card).total_bytes
+        except TargetError:
+            continue  # the card cannot run what the spec asks for

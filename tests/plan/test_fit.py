@@ -1,0 +1,124 @@
+import pytest
+
+from gptoss_builder.plan.fit import (
+    fastest_period,
+    nearest_changes,
+    period_table,
+    room,
+    sqrt_period,
+)
+from gptoss_builder.plan.resolve import resolve
+from gptoss_builder.targets import CARDS, lookup
+from tests.plan.specs import changed, lite
+
+BIG = {"training__micro_batch": 32, "training__checkpoint_every": 0, "model__moe__backward": "save"}
+
+
+def plan_of(target="a100-40gb", **changes):
+    return resolve(lite(**(BIG | changes)), lookup(target))
+
+
+def needs(change, **more):
+    field = change.field.replace(".", "__")
+    changes = changed(BIG, {}) | {field: change.value} | more
+    target = change.value if change.field == "target.gpu" else "a100-40gb"
+    return resolve(lite(**changes), lookup(target)).memory.training.total_bytes
+
+
+def test_every_change_offered_fits_and_says_what_it_needs():
+    plan = plan_of()
+    available = room(plan)
+    assert plan.memory.training.total_bytes > available
+    changes = nearest_changes(plan, available)
+    fields = [change.field for change in changes]
+    assert fields == [
+        "training.micro_batch",
+        "training.checkpoint_every",
+        "model.moe.backward",
+        "training.context",
+        "target.gpu",
+    ]
+    for change in changes:
+        assert needs(change) == change.total_bytes
+        if change.field != "target.gpu":
+            assert change.total_bytes <= available
+
+
+@pytest.mark.parametrize("field", ["training.micro_batch", "training.context"])
+def test_one_more_would_not_fit(field):
+    plan = plan_of()
+    change = next(c for c in nearest_changes(plan, room(plan)) if c.field == field)
+    one_more = {field.replace(".", "__"): change.value + 1}
+    assert plan_of(**one_more).memory.training.total_bytes > room(plan)
+
+
+def test_the_period_offered_is_the_longest_that_fits():
+    plan = plan_of(training__micro_batch=24)
+    change = next(
+        c for c in nearest_changes(plan, room(plan)) if c.field == "training.checkpoint_every"
+    )
+    for every in range(change.value + 1, 13):
+        other = plan_of(training__micro_batch=24, training__checkpoint_every=every)
+        assert other.memory.training.total_bytes > room(plan)
+
+
+def test_the_card_offered_is_the_smallest_that_fits():
+    plan = plan_of()
+    card = next(c for c in nearest_changes(plan, room(plan)) if c.field == "target.gpu").value
+    margin = 2 * 2**30
+    for other in CARDS.values():
+        if other.arch not in ("cpu", "sm75") and other.memory_bytes < CARDS[card].memory_bytes:
+            total = plan_of(other.name).memory.training.total_bytes
+            assert total + margin > other.memory_bytes
+
+
+def test_nothing_is_offered_where_nothing_fits():
+    plan = plan_of(model__layers=512, model__d_model=4096)
+    assert 16 * plan.parameters.total > max(card.memory_bytes for card in CARDS.values())
+    assert nearest_changes(plan, room(plan)) == ()
+
+
+def test_the_table_prices_a_period_as_the_plan_does():
+    plan = plan_of("h200", training__micro_batch=8)
+    for row in period_table(plan):
+        same = plan_of(
+            "h200",
+            training__micro_batch=8,
+            training__checkpoint_every=row.every,
+            model__moe__backward=row.backward,
+        )
+        assert row.total_bytes == same.memory.training.total_bytes
+        assert row.step_flops == same.flops.step
+
+
+def test_every_number_of_checkpointed_layers_is_in_the_table_once():
+    rows = [row for row in period_table(plan_of("h200")) if row.backward == "save"]
+    assert sorted(row.every for row in rows) == [0, 1, 2, 3, 4, 6, 12]
+
+
+def test_recomputing_all_layers_costs_a_third_of_the_layers_work():
+    rows = {(row.every, row.backward): row for row in period_table(plan_of("h200"))}
+    plan = plan_of("h200")
+    forward = plan.flops.forward
+    again = forward.total - forward.head
+    assert rows[1, "save"].step_flops - rows[0, "save"].step_flops == pytest.approx(again)
+
+
+def test_the_fastest_period_that_fits_has_the_least_flops():
+    plan = plan_of("h200")
+    rows = period_table(plan)
+    limit = sorted(row.total_bytes for row in rows)[len(rows) // 2]
+    best = fastest_period(plan, limit)
+    fitting = [row.step_flops for row in rows if row.total_bytes <= limit]
+    assert best.step_flops == min(fitting)
+    assert fastest_period(plan, 2**30) is None
+
+
+def test_without_training_there_is_nothing_to_offer():
+    plan = resolve(lite(training=None), lookup("h200"))
+    assert nearest_changes(plan, 2**40) == ()
+    assert period_table(plan) == ()
+
+
+def test_the_square_root_rule_is_theorys():
+    assert sqrt_period(12) == pytest.approx(3.46, abs=0.005)
