@@ -31,8 +31,8 @@ def peak_bytes(run: Callable[[], Any]) -> int:
 
 def relative_error(actual: Tensor, exact: Tensor) -> float:
     """Norm of the difference over the norm of `exact`, in fp64."""
-    exact64 = exact.double()
-    return float((actual.double() - exact64).norm() / exact64.norm())
+    exact64 = exact.detach().double()
+    return float((actual.detach().double() - exact64).norm() / exact64.norm())
 
 
 def machine() -> dict[str, str]:

@@ -36,12 +36,17 @@ def rows_product(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor, how: str) -> Te
 
     Returns:
         `[R, N]`, contiguous, of the dtype of `x_RK`.
+
+    Raises:
+        DeviceError: `grouped_mm` on a card where torch has no such kernel.
     """
     launches[f"products:{how}"] += 1
     if x_RK.shape[0] == 0:
         return x_RK.new_empty(0, w_EKN.shape[2])
     y_RN: Tensor
     if how == "grouped_mm":
+        if x_RK.is_cuda:
+            check_device(x_RK.device)
         y_RN = functional.grouped_mm(x_RK, w_EKN, offs=offsets_E)
     elif how == "dense":
         y_RN = x_RK @ w_EKN[0]
@@ -69,6 +74,8 @@ def weights_product(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor, how: str) -> 
         return g_RN.new_zeros(offsets_E.shape[0], g_RN.shape[1], x_RK.shape[1])
     dw_ENK: Tensor
     if how == "grouped_mm":
+        if x_RK.is_cuda:
+            check_device(x_RK.device)
         dw_ENK = functional.grouped_mm(g_RN.t(), x_RK, offs=offsets_E)
     elif how == "dense":
         dw_ENK = (g_RN.t() @ x_RK)[None]
@@ -120,7 +127,7 @@ def loop_ranges(offsets_E: Tensor, rows: int) -> list[tuple[int, int]]:
 
 
 def check_products(how: str, x: Tensor, widths: tuple[int, ...]) -> None:
-    """Refuse `grouped_mm` where torch would loop instead of it without a word.
+    """Refuse what the products cannot take.
 
     Args:
         how: `grouped_mm`, `loop` or `dense`.
@@ -129,7 +136,6 @@ def check_products(how: str, x: Tensor, widths: tuple[int, ...]) -> None:
 
     Raises:
         InputError: an unknown name, a dtype other than bf16, a width that is no multiple of 8.
-        DeviceError: a CUDA device on which torch has no grouped kernel.
     """
     if how not in ("grouped_mm", "loop", "dense"):
         raise InputError(f"products={how!r} is unknown; use grouped_mm, loop or dense")
@@ -143,13 +149,17 @@ def check_products(how: str, x: Tensor, widths: tuple[int, ...]) -> None:
                 f"grouped_mm needs widths that are multiples of {GROUPED_MM_MULTIPLE} "
                 f"and got {width}; use products='loop' (dispatch: stacked)"
             )
-    if x.is_cuda and _capability(x.device.index)[0] not in GROUPED_MM_MAJORS:
-        raise DeviceError(
-            f"torch has no grouped_mm kernel on {torch.cuda.get_device_name(x.device)} and would "
-            "loop over the experts; use products='loop'"
-        )
 
 
 @functools.cache
-def _capability(index: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
+def check_device(device: torch.device) -> None:
+    """Refuse `grouped_mm` on a CUDA device where torch would loop instead of it.
+
+    Raises:
+        DeviceError: torch has no grouped kernel there.
+    """
+    if torch.cuda.get_device_capability(device)[0] not in GROUPED_MM_MAJORS:
+        raise DeviceError(
+            f"torch has no grouped_mm kernel on {torch.cuda.get_device_name(device)} and would "
+            "loop over the experts; use products='loop'"
+        )
