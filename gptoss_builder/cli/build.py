@@ -17,8 +17,9 @@ from gptoss_builder.build_directory import (
     with_data_paths_from_here,
     write_build,
 )
-from gptoss_builder.errors import GptossError, InputError
+from gptoss_builder.errors import GptossError, InputError, LaunchError
 from gptoss_builder.pipeline import Checked, check
+from gptoss_builder.plan.aot import compile_kernels, requests_of
 from gptoss_builder.plan.schema import MemoryEstimate, Plan
 
 GIB = 2**30
@@ -57,7 +58,8 @@ def _run(options: argparse.Namespace) -> int:
     directory = options.out or default_directory(plan)
     refuse_foreign(directory)
     _prove(plan)
-    write_build(plan, directory, kernels={})
+    plan, kernels = _compile(plan, wanted=not options.no_compile)
+    write_build(plan, directory, kernels)
     print(summary(plan, directory))
     return 0
 
@@ -102,6 +104,34 @@ def _prove(plan: Plan) -> None:
         )
 
 
+def _compile(plan: Plan, *, wanted: bool) -> tuple[Plan, dict[str, bytes]]:
+    """Compile the plan's kernels for its card, in child processes; no GPU is needed.
+
+    Returns:
+        The plan, which records it, and the files of the `kernels` folder: machine code and
+        the figures of each kernel.
+
+    Raises:
+        MissingTritonError: Triton is not installed.
+        LaunchError: a kernel does not compile, spills, or does not fit the card.
+    """
+    requests = requests_of(plan) if wanted else ()
+    if not requests:
+        return plan, {}
+    files = {}
+    for compiled in compile_kernels(requests):
+        report = compiled.report
+        if problems := report.problems():
+            raise LaunchError(
+                f"the W1/W3 kernel for {plan.target.arch} {'; '.join(problems)}; set another "
+                "kernel: block, or kernel: auto"
+            )
+        stem = report.request.file_stem()
+        files[f"{stem}.cubin"] = compiled.cubin
+        files[f"{stem}.json"] = (report.model_dump_json(indent=2) + "\n").encode()
+    return plan.model_copy(update={"kernel_build": "compiled"}), files
+
+
 def summary(plan: Plan, directory: Path) -> str:
     """What the command prints: the plan's main figures, a line each."""
     target, execution = plan.target, plan.execution
@@ -113,6 +143,12 @@ def summary(plan: Plan, directory: Path) -> str:
         f"  attention   window layers {execution.window_attention}, "
         f"full layers {execution.full_attention}",
     ]
+    if plan.launch is not None:
+        tile = plan.launch
+        lines.append(
+            f"  kernel      {tile.block_t}×{tile.block_k}×{tile.block_n}, {tile.num_warps} warps, "
+            f"{tile.num_stages} stages ({tile.source}); {plan.kernel_build.replace('_', ' ')}"
+        )
     for name, estimate in (
         ("training", plan.memory.training),
         ("inference", plan.memory.inference),
@@ -141,7 +177,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gptoss-build",
         description="Check a spec, resolve it for a target, construct its model without memory, "
-        "and write the build directory that gptoss-train runs. No GPU is needed.",
+        "compile its kernel for the card, and write the build directory that gptoss-train runs. "
+        "No GPU is needed.",
         epilog="Exit codes: 0 built, 2 bad input (nothing is written), 1 a failure of ours.",
     )
     parser.add_argument("spec", metavar="SPEC", nargs="?", help="the spec, a YAML file")
@@ -155,6 +192,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         help="the build directory; default build/<name>-<target>; an older build is replaced",
+    )
+    parser.add_argument(
+        "--no-compile",
+        action="store_true",
+        help="leave out the kernel's compile, which needs triton; the plan records it",
     )
     parser.add_argument(
         "--example",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import importlib.util
 import json
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from gptoss_builder.plan.artifact import read_plan
 from gptoss_builder.spec.load import load_spec
 
 SPECS = Path(__file__).parents[2] / "specs"
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="needs triton, which is for Linux only"
+)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -36,21 +41,66 @@ def test_the_502m_model_builds_for_sm80_without_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([str(SPECS / "gpt_oss_lite.yaml"), "--target", "sm80"]) == 0
+    assert main([str(SPECS / "gpt_oss_lite.yaml"), "--target", "sm80", "--no-compile"]) == 0
     plan = read_plan(tmp_path / "build" / "gpt_oss_lite-a100-80gb" / "plan.json")
     assert plan.parameters.total == 501_836_640
     assert plan.parameters.active == 247_032_672
     assert plan.target.arch == "sm80"
+    assert plan.kernel_build == "not_compiled"
     assert "501,836,640" in capsys.readouterr().out
 
 
 def test_the_same_spec_and_target_give_the_same_bytes(tmp_path: Path) -> None:
     spec = str(SPECS / "gpt_oss_lite.yaml")
     first, second = tmp_path / "first", tmp_path / "deeper" / "second"
-    assert main([spec, "--target", "h200", "--out", str(first)]) == 0
-    assert main([spec, "--target", "h200", "--out", str(second)]) == 0
+    assert main([spec, "--target", "h200", "--no-compile", "--out", str(first)]) == 0
+    assert main([spec, "--target", "h200", "--no-compile", "--out", str(second)]) == 0
     assert contents(first) == contents(second)
     assert {"spec.yaml", "plan.json", "launch.json"} <= contents(first).keys()
+
+
+@needs_triton
+def test_the_kernels_of_the_plan_are_compiled_into_the_build(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main([str(SPECS / "gpt_oss_lite.yaml"), "--target", "h200", "--out", str(out)]) == 0
+    assert read_plan(out / "plan.json").kernel_build == "compiled"
+    forward = json.loads((out / "kernels" / "w1w3-h.json").read_text(encoding="utf-8"))
+    assert forward["request"]["arch"] == "sm90"
+    assert forward["spill_bytes"] == 0
+    assert forward["instructions"]["HGMMA"] > 0
+    cubin = (out / "kernels" / "w1w3-h.cubin").read_bytes()
+    assert cubin.startswith(b"\x7fELF")
+    assert hashlib.sha256(cubin).hexdigest() == forward["cubin_sha256"]
+    assert (out / "kernels" / "w1w3-gate_up.cubin").exists()
+    assert "second" not in json.dumps(forward)
+
+
+def test_without_triton_the_way_out_is_named_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "triton" else real(name)
+    )
+    out = tmp_path / "out"
+    arguments = [str(SPECS / "gpt_oss_lite.yaml"), "--target", "sm80", "--out", str(out)]
+    assert main(arguments) == 2
+    assert "--no-compile" in capsys.readouterr().err
+    assert not out.exists()
+    assert main([*arguments, "--no-compile"]) == 0
+
+
+@needs_triton
+def test_a_kernel_that_spills_is_not_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = yaml.safe_load((SPECS / "gpt_oss_lite.yaml").read_text(encoding="utf-8"))
+    tile = {"block_t": 128, "block_k": 64, "block_n": 128, "num_warps": 8, "num_stages": 2}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**values, "kernel": tile}))
+    assert main(["spec.yaml", "--target", "sm80"]) == 2
+    assert "spill" in capsys.readouterr().err
+    assert not (tmp_path / "build").exists()
 
 
 def test_the_written_spec_loads_and_builds_to_itself(
@@ -68,7 +118,8 @@ def test_the_written_spec_loads_and_builds_to_itself(
 
 def test_launch_json_is_the_plan_s_launch_configuration(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert main([str(SPECS / "gpt_oss_lite.yaml"), "--target", "h200", "--out", str(out)]) == 0
+    spec = str(SPECS / "gpt_oss_lite.yaml")
+    assert main([spec, "--target", "h200", "--no-compile", "--out", str(out)]) == 0
     launch = json.loads((out / "launch.json").read_text(encoding="utf-8"))
     plan = json.loads((out / "plan.json").read_text(encoding="utf-8"))
     assert launch == plan["launch"]
