@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from checkers.facts import precision
 from checkers.rule import Problem, TargetRule
 from gptoss_builder.spec.schema import Spec
 from gptoss_builder.targets import ARCHITECTURES, Target
@@ -25,11 +26,11 @@ def rule(spec: Spec, target: Target) -> Iterator[Problem]:
     attention = spec.model.attention
     if attention.backend != "flash":
         return
-    precision = spec.training.precision if spec.training is not None else "bf16"
+    dtype = precision(spec, target)
     if target.arch == "cpu" or not ARCHITECTURES[target.arch].bf16:
         reason = f"the target is {target.name} ({target.arch}), and flash needs sm80 or later"
-    elif precision != "bf16":
-        reason = f"precision is {precision}, and flash needs bf16"
+    elif dtype != "bf16":
+        reason = f"precision is {dtype}, and flash needs bf16"
     elif attention.head_dim % MULTIPLE or attention.head_dim > WIDEST:
         reason = (
             f"head_dim is {attention.head_dim}, and flash needs a multiple of {MULTIPLE} "

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from checkers.facts import precision
 from checkers.rule import Problem, TargetRule
 from gptoss_builder.plan.launch import ELEMENT_BYTES, of_spec, shape_problems, shared_memory_bytes
 from gptoss_builder.spec.schema import Spec
@@ -24,8 +25,8 @@ from gptoss_builder.targets import ARCHITECTURES, Target
 def rule(spec: Spec, target: Target) -> Iterator[Problem]:
     if spec.kernel == "auto" or target.arch == "cpu":
         return
-    precision = spec.training.precision if spec.training is not None else "bf16"
-    config, element = of_spec(spec.kernel), ELEMENT_BYTES[precision]
+    dtype = precision(spec, target)
+    config, element = of_spec(spec.kernel), ELEMENT_BYTES[dtype]
     limit = ARCHITECTURES[target.arch].shared_memory_per_block
     needed = shared_memory_bytes(config, target.arch, element)
     if needed <= limit or shape_problems(config):

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from checkers.facts import precision
 from checkers.rule import Problem, TargetRule
 from gptoss_builder.plan.launch import of_spec, shape_problems
 from gptoss_builder.spec.schema import Spec
@@ -32,8 +33,7 @@ def rule(spec: Spec, target: Target) -> Iterator[Problem]:
         return
     kernel, arch = spec.kernel, ARCHITECTURES[target.arch]
     words = 2 * kernel.block_t * kernel.block_n
-    fp32 = spec.training is not None and spec.training.precision == "fp32"
-    if target.arch in TENSOR_MEMORY and not fp32:
+    if target.arch in TENSOR_MEMORY and precision(spec, target) == "bf16":
         if words > TENSOR_MEMORY_WORDS:
             yield Problem(
                 "kernel.block_n",

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from checkers.facts import precision
 from checkers.rule import Problem, TargetRule
 from gptoss_builder.findings import Severity
 from gptoss_builder.plan.launch import ELEMENT_BYTES, choose
@@ -36,11 +37,11 @@ ENOUGH = 0.5
 def rule(spec: Spec, target: Target) -> Iterator[Problem]:
     if spec.kernel == "auto" or spec.model.moe.dispatch != "triton_grouped":
         return
-    precision = spec.training.precision if spec.training is not None else "bf16"
-    if target.arch == "cpu" or (precision == "bf16" and not ARCHITECTURES[target.arch].bf16):
+    dtype = precision(spec, target)
+    if target.arch == "cpu" or (dtype == "bf16" and not ARCHITECTURES[target.arch].bf16):
         return  # The table has no row to compare with; other rules say what is wrong.
-    best = choose(target.arch, precision, spec.model.d_model, spec.model.moe.d_ff, "auto")
-    element = ELEMENT_BYTES[precision]
+    best = choose(target.arch, dtype, spec.model.d_model, spec.model.moe.d_ff, "auto")
+    element = ELEMENT_BYTES[dtype]
     own = _intensity(spec.kernel.block_t, spec.kernel.block_n, element)
     theirs = _intensity(best.block_t, best.block_n, element)
     if own < ENOUGH * theirs:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from checkers.facts import precision
 from checkers.rule import Problem, TargetRule
 from checkers.wording import either
 from gptoss_builder.spec.schema import Spec
@@ -22,12 +23,12 @@ from gptoss_builder.targets import ARCHITECTURES, Target
 def rule(spec: Spec, target: Target) -> Iterator[Problem]:
     if spec.model.moe.dispatch != "grouped_mm" or target.arch == "cpu":
         return
-    precision = spec.training.precision if spec.training is not None else "bf16"
-    if ARCHITECTURES[target.arch].grouped_mm != "native" or precision != "bf16":
+    dtype = precision(spec, target)
+    if ARCHITECTURES[target.arch].grouped_mm != "native" or dtype != "bf16":
         native = either(a.name for a in ARCHITECTURES.values() if a.grouped_mm == "native")
         yield Problem(
             "model.moe.dispatch",
             f"dispatch is grouped_mm, which is native in bf16 on {native} only, and this is "
-            f"{precision} on {target.name} ({target.arch})",
+            f"{dtype} on {target.name} ({target.arch})",
             "set dispatch: stacked or triton_grouped",
         )

@@ -10,7 +10,9 @@ from gptoss_builder import pipeline
 from gptoss_builder.errors import InputError, LaunchError, SpecError, TargetError
 from gptoss_builder.findings import Severity
 from gptoss_builder.pipeline import check, make_plan
+from gptoss_builder.plan.resolve import resolve
 from gptoss_builder.spec.load import load_spec
+from gptoss_builder.targets import lookup
 from tests.checkers.samples import GPU_SAMPLE, SAMPLE, edited
 
 TWELVE = """\
@@ -154,3 +156,23 @@ def test_shipped_spec_is_legal(name):
 def test_cache_of_the_shipped_spec_shrinks_twofold():
     plan = make_plan(Path(__file__).parents[2] / "specs" / "gpt_oss_lite.yaml")
     assert plan.kv_cache.reduction == pytest.approx(2.0, abs=0.005)
+
+
+@pytest.mark.parametrize("window", [1, 8, 14, 15, 64, 127, 128, 4096])
+def test_cache_rule_says_what_the_plan_says(window):
+    text = edited(SAMPLE, ("window: 8", f"window: {window}"))
+    values = load_spec(text)
+    reduction = resolve(values, lookup("cpu")).kv_cache.reduction
+    found = [finding for finding in check("x.yaml", text=text).errors if finding.code == "AT007"]
+    assert bool(found) == (reduction < 1.8)
+    assert all(f"is {reduction:.2f} times" in finding.message for finding in found)
+
+
+def test_spec_for_serving_is_judged_in_the_precision_of_its_card():
+    text = edited(
+        GPU_SAMPLE,
+        (GPU_SAMPLE[GPU_SAMPLE.index("training:") : GPU_SAMPLE.index("inference:")], ""),
+        ("window: 8", "window: 8\n    backend: flash"),
+    )
+    assert check("x.yaml", text=text).findings == ()
+    assert [finding.code for finding in check("x.yaml", text=text, target="t4").errors] == ["AT013"]
