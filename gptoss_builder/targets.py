@@ -11,7 +11,9 @@ default, less two percent for the driver.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Literal
 
 from gptoss_builder.errors import TargetError
@@ -114,19 +116,21 @@ _GROUPED_MM_EVIDENCE = {
     "sm103": "derived: taken as sm100; not run here",
 }
 
-ARCHITECTURES: dict[ArchName, Architecture] = {
-    arch.name: arch
-    for arch in (
-        _arch("sm75", 64, 64, (1024, 16), "t4"),
-        _arch("sm80", 163, 164, (2048, 32), "a100-80gb"),
-        _arch("sm86", 99, 100, (1536, 16), "a10"),
-        _arch("sm89", 99, 100, (1536, 24), "l4"),
-        _arch("sm90", 227, 228, (2048, 32), "h100-80gb"),
-        _arch("sm100", 227, 228, (2048, 32), "b200"),
-        _arch("sm103", 227, 228, (2048, 32), "b300"),
-        _arch("sm120", 99, 100, (1536, 24), "rtx5090"),
-    )
-}
+ARCHITECTURES: Mapping[ArchName, Architecture] = MappingProxyType(
+    {
+        arch.name: arch
+        for arch in (
+            _arch("sm75", 64, 64, (1024, 16), "t4"),
+            _arch("sm80", 163, 164, (2048, 32), "a100-80gb"),
+            _arch("sm86", 99, 100, (1536, 16), "a10"),
+            _arch("sm89", 99, 100, (1536, 24), "l4"),
+            _arch("sm90", 227, 228, (2048, 32), "h100-80gb"),
+            _arch("sm100", 227, 228, (2048, 32), "b200"),
+            _arch("sm103", 227, 228, (2048, 32), "b300"),
+            _arch("sm120", 99, 100, (1536, 24), "rtx5090"),
+        )
+    }
+)
 """Every architecture that the kernel compiles for, in order of age."""
 
 
@@ -178,47 +182,65 @@ CPU = Target(
 )
 
 # name, architecture, (GiB, multiprocessors, GB/s), (bf16, fp16, fp32) TFLOP/s, datasheet
-CARDS: dict[str, Target] = {
-    card.name: card
-    for card in (
-        CPU,
-        _card("gtx1650", "sm75", (4, 14, 128), (0, 5.97, 2.98), "GeForce GTX 1650 (GDDR5)"),
-        _card("t4", "sm75", (16, 40, 300), (0, 65, 8.1), "T4 datasheet", inline_ecc=True),
-        _card("rtx2080ti", "sm75", (11, 68, 616), (0, 53.8, 13.4), "Turing whitepaper"),
-        _card("a100-40gb", "sm80", (40, 108, 1555), (312, 312, 19.5), "A100 datasheet (SXM, PCIe)"),
-        _card("a100-80gb", "sm80", (80, 108, 2039), (312, 312, 19.5), "A100 datasheet (SXM)"),
-        _card("a10", "sm86", (24, 72, 600), (125, 125, 31.2), "A10 datasheet", inline_ecc=True),
-        _card("a40", "sm86", (48, 84, 696), (149.7, 149.7, 37.4), "A40 datasheet", inline_ecc=True),
-        _card(
-            "a6000",
-            "sm86",
-            (48, 84, 768),
-            (154.8, 154.8, 38.7),
-            "RTX A6000 datasheet",
-            inline_ecc=True,
-        ),
-        _card("rtx3090", "sm86", (24, 82, 936), (71, 71, 35.6), "GA102 whitepaper"),
-        _card("l4", "sm89", (24, 58, 300), (121, 121, 30.3), "L4 datasheet", inline_ecc=True),
-        _card("l40s", "sm89", (48, 142, 864), (362, 362, 91.6), "L40S datasheet", inline_ecc=True),
-        _card("rtx4090", "sm89", (24, 128, 1008), (165.2, 165.2, 82.6), "Ada whitepaper"),
-        _card("h100-pcie", "sm90", (80, 114, 2000), (756, 756, 51), "H100 datasheet (PCIe)"),
-        _card("h100-80gb", "sm90", (80, 132, 3350), (989.4, 989.4, 66.9), "H100 datasheet (SXM)"),
-        _card(
-            "h200",
-            "sm90",
-            (141, 132, 4800),
-            (989.4, 989.4, 66.9),
-            "rates and bandwidth: H200 datasheet (SXM)",
-            measured_mib=143_771,
-            evidence="memory: 143,771 MiB shown by nvidia-smi 580.159 on an H200",
-        ),
-        _card("b200", "sm100", (180, 148, 7700), (2250, 2250, 75), "HGX B200 datasheet, one of 8"),
-        _card("b300", "sm103", (270, 148, 7700), (2250, 2250, 75), "HGX B300 datasheet, one of 8"),
-        _card(
-            "rtx5090", "sm120", (32, 170, 1792), (209.5, 209.5, 104.8), "RTX Blackwell whitepaper"
-        ),
-    )
-}
+CARDS: Mapping[str, Target] = MappingProxyType(
+    {
+        card.name: card
+        for card in (
+            CPU,
+            _card("gtx1650", "sm75", (4, 14, 128), (0, 5.97, 2.98), "GeForce GTX 1650 (GDDR5)"),
+            _card("t4", "sm75", (16, 40, 300), (0, 65, 8.1), "T4 datasheet", inline_ecc=True),
+            _card("rtx2080ti", "sm75", (11, 68, 616), (0, 53.8, 13.4), "Turing whitepaper"),
+            _card(
+                "a100-40gb", "sm80", (40, 108, 1555), (312, 312, 19.5), "A100 datasheet (SXM, PCIe)"
+            ),
+            _card("a100-80gb", "sm80", (80, 108, 2039), (312, 312, 19.5), "A100 datasheet (SXM)"),
+            _card("a10", "sm86", (24, 72, 600), (125, 125, 31.2), "A10 datasheet", inline_ecc=True),
+            _card(
+                "a40", "sm86", (48, 84, 696), (149.7, 149.7, 37.4), "A40 datasheet", inline_ecc=True
+            ),
+            _card(
+                "a6000",
+                "sm86",
+                (48, 84, 768),
+                (154.8, 154.8, 38.7),
+                "RTX A6000 datasheet",
+                inline_ecc=True,
+            ),
+            _card("rtx3090", "sm86", (24, 82, 936), (71, 71, 35.6), "GA102 whitepaper"),
+            _card("l4", "sm89", (24, 58, 300), (121, 121, 30.3), "L4 datasheet", inline_ecc=True),
+            _card(
+                "l40s", "sm89", (48, 142, 864), (362, 362, 91.6), "L40S datasheet", inline_ecc=True
+            ),
+            _card("rtx4090", "sm89", (24, 128, 1008), (165.2, 165.2, 82.6), "Ada whitepaper"),
+            _card("h100-pcie", "sm90", (80, 114, 2000), (756, 756, 51), "H100 datasheet (PCIe)"),
+            _card(
+                "h100-80gb", "sm90", (80, 132, 3350), (989.4, 989.4, 66.9), "H100 datasheet (SXM)"
+            ),
+            _card(
+                "h200",
+                "sm90",
+                (141, 132, 4800),
+                (989.4, 989.4, 66.9),
+                "rates and bandwidth: H200 datasheet (SXM)",
+                measured_mib=143_771,
+                evidence="memory: 143,771 MiB shown by nvidia-smi 580.159 on an H200",
+            ),
+            _card(
+                "b200", "sm100", (180, 148, 7700), (2250, 2250, 75), "HGX B200 datasheet, one of 8"
+            ),
+            _card(
+                "b300", "sm103", (270, 148, 7700), (2250, 2250, 75), "HGX B300 datasheet, one of 8"
+            ),
+            _card(
+                "rtx5090",
+                "sm120",
+                (32, 170, 1792),
+                (209.5, 209.5, 104.8),
+                "RTX Blackwell whitepaper",
+            ),
+        )
+    }
+)
 """Every card, `cpu` included. Only the H200 was measured; the others are derived."""
 
 

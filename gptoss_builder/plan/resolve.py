@@ -10,6 +10,7 @@ from gptoss_builder.errors import CapError, TargetError
 from gptoss_builder.plan.cost import estimate_cost
 from gptoss_builder.plan.counts import count_flops, count_kv_cache, count_parameters
 from gptoss_builder.plan.heuristic import heuristic
+from gptoss_builder.plan.launch import choose
 from gptoss_builder.plan.memory import estimate_memory
 from gptoss_builder.plan.schema import (
     AttentionKernel,
@@ -174,8 +175,6 @@ def _cudnn(target: Target, head_dim: int) -> bool:
 def _launch(spec: Spec, target: Target, execution: Execution) -> LaunchConfig | None:
     if execution.up_products != "triton":
         return None
-    from gptoss_builder.plan.launch import choose
-
     return choose(
         target.arch, execution.precision, spec.model.d_model, spec.model.moe.d_ff, spec.kernel
     )

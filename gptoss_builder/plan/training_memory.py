@@ -7,6 +7,8 @@ before it, above it the gradients of those after it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gptoss_builder.plan.layer_memory import DX, DY, GRADIENTS, TEMPORARIES, Layer, norm_backward
 from gptoss_builder.plan.schema import Execution, Moment, ParameterCounts
 from gptoss_builder.plan.sizes import FP32, INT64, Sizes, sizes
@@ -34,6 +36,15 @@ def training_moments(
         raise ValueError("the spec has no training")
     size = sizes(spec, execution, training.micro_batch, training.context)
     return _Step(spec, execution, parameters, training, size, scratch=scratch).moments()
+
+
+@dataclass(slots=True)
+class _Worst:
+    """The worst moment so far."""
+
+    name: str
+    peak: int
+    items: dict[str, int]
 
 
 class _Step:
@@ -145,48 +156,56 @@ class _Step:
         return tape
 
     def _backward(self, forward: dict[LayerKind, Tape], kept: list[int]) -> Moment:
-        size = self.size
-        base = {**self.held, GRADIENTS: self.held.get(GRADIENTS, 0), HIDDEN: size.stream}
-        base["gradient of the head"] = self.head * FP32
-        if not self.tied:
-            base.pop("gradient of the head")
-            base[GRADIENTS] += self.head * FP32 if self.fresh else 0
-        tape = Tape({**base, SAVED: sum(kept) + size.stream, DY: size.stream})
-        tape.hold("final norm statistics", size.tokens * FP32)
-        tape.hold(DX, 0)
-        norm_backward(tape, size, fresh=self.fresh)
-        best, items = tape.peak, tape.peak_items()
-        name = "backward of the final norm"
+        """The worst of the final norm's backward, every layer's and the embedding's."""
+        base = {**self.held, GRADIENTS: self.held.get(GRADIENTS, 0), HIDDEN: self.size.stream}
+        if self.tied:
+            base["gradient of the head"] = self.head * FP32
+        elif self.fresh:
+            base[GRADIENTS] += self.head * FP32
+        start = {**base, SAVED: sum(kept) + self.size.stream, DY: self.size.stream, DX: 0}
+        norm = Tape(start)
+        norm.hold("final norm statistics", self.size.tokens * FP32)
+        norm_backward(norm, self.size, fresh=self.fresh)
+        worst = _Worst("backward of the final norm", norm.peak, norm.peak_items())
         base[TABLES] = 0
+        grown = self._layers_backward(worst, base, forward, kept)
+        end = Tape(_merged(base, {GRADIENTS: grown}, {DY: self.size.stream}))
+        if self.size.low:
+            end.hold("gradient of the embedding's rows", self.size.wide)
+            end.drop(DY)
+        end.touch("gradient of the embedding", self.head * FP32)
+        if end.peak > worst.peak:
+            return moment("backward of the embedding", end.peak_items())
+        return moment(worst.name, worst.items)
+
+    def _layers_backward(
+        self,
+        worst: _Worst,
+        base: dict[str, int],
+        forward: dict[LayerKind, Tape],
+        kept: list[int],
+    ) -> int:
+        """Raise `worst` where a layer is worse; returns the gradients that all layers made."""
         first = {kind: self.kinds.index(kind) for kind in self.layers}
-        fixed = sum(base.values())
-        below, grown = sum(kept), 0
         walks = {kind: self._walk(kind, forward[kind]) for kind in self.layers}
+        fixed, below, grown = sum(base.values()), sum(kept), 0
         for layer in reversed(range(len(self.kinds))):
             below -= kept[layer]
             kind = self.kinds[layer]
             # a kind's table dies with the backward of its first layer
             tables = sum(table for other, table in self.tables.items() if first[other] <= layer)
-            around = fixed + tables + below + grown
             candidates = [(walks[kind], 0)]
             if layer in self.checkpointed:
                 # its forward runs again first, beside the gradient that came in
-                candidates.append((forward[kind], size.stream))
+                candidates.append((forward[kind], self.size.stream))
             for tape, beside in candidates:
-                if around + tape.peak + beside > best:
-                    best = around + tape.peak + beside
-                    name = f"backward of layer {layer}"
+                peak = fixed + tables + below + grown + tape.peak + beside
+                if peak > worst.peak:
                     others = {SAVED: below, GRADIENTS: grown, TABLES: tables, DY: beside}
-                    items = _merged(base, others, tape.peak_items())
+                    worst.name, worst.peak = f"backward of layer {layer}", peak
+                    worst.items = _merged(base, others, tape.peak_items())
             grown += walks[kind].items.get(GRADIENTS, 0)
-        end = Tape(_merged(base, {GRADIENTS: grown}, {DY: size.stream}))
-        if size.low:
-            end.hold("gradient of the embeddings' rows", size.wide)
-            end.drop(DY)
-        end.touch("gradient of the embedding", self.head * FP32)
-        if end.peak > best:
-            name, items = "backward of the embedding", end.peak_items()
-        return moment(name, items)
+        return grown
 
     def _walk(self, kind: LayerKind, forward: Tape) -> Tape:
         """One layer's backward from the moment when its gradient arrives."""
