@@ -15,7 +15,6 @@ import yaml
 from gptoss_builder.cli.build import main
 from gptoss_builder.plan.aot import Compiled, CompileReport, CompileRequest
 from gptoss_builder.plan.artifact import read_plan
-from gptoss_builder.spec.load import load_spec
 
 SPECS = Path(__file__).parents[2] / "specs"
 needs_triton = pytest.mark.skipif(
