@@ -15,6 +15,9 @@ RELATIVE = {
     torch.float16: 2e-3,
     torch.bfloat16: 6e-3,
 }
+ATTENTION_GRADIENT = 1.2e-2
+"""bf16 gradients of fused attention: they come from the difference of dp and rowsum(do·o), with o
+rounded to bf16, so little is left of short rows (6.6e-3 seen on an H200 in right kernels)."""
 
 
 def relative_error(actual: Tensor, exact: Tensor) -> float:
@@ -28,10 +31,15 @@ def relative_error(actual: Tensor, exact: Tensor) -> float:
 
 
 def assert_close(
-    actual: Tensor, exact: Tensor, dtype: torch.dtype | None = None, *, name: str = "result"
+    actual: Tensor,
+    exact: Tensor,
+    dtype: torch.dtype | None = None,
+    *,
+    name: str = "result",
+    limit: float | None = None,
 ) -> None:
-    """Fail unless `actual` is as near to `exact` as its dtype (or `dtype`) allows."""
+    """Fail unless `actual` is as near to `exact` as its dtype (or `dtype`, or `limit`) allows."""
     error = relative_error(actual, exact)
-    limit = RELATIVE[dtype or actual.dtype]
+    limit = RELATIVE[dtype or actual.dtype] if limit is None else limit
     # A NaN compares false, so it fails here too.
     assert error <= limit, f"{name}: relative error {error:.2e}, at most {limit:.0e} is right"
