@@ -21,7 +21,7 @@ from torch.nn import functional
 from gptoss_builder.kernels.elementwise import silu_mul
 from gptoss_builder.kernels.w1w3 import w1w3
 from gptoss_builder.kernels.w1w3_reference import w1w3_reference
-from gptoss_builder.plan.launch import SORTED_ROWS, choose
+from gptoss_builder.plan.launch import choose, choose_sorted
 
 LIMIT = {"h": 2e-3, "dx": 6e-3, "dw13": 6e-3}
 """Largest relative errors against float64: one rounding of the result, three in a gradient."""
@@ -34,7 +34,7 @@ def main() -> None:
     x_TD, w13_EFD, offsets_E, rows_R = inputs(args)
     arch = "sm{}{}".format(*torch.cuda.get_device_capability())
     gathered = choose(arch, "bf16", args.d_model, args.d_ff, "auto")  # type: ignore[arg-type]  # a GPU of the table
-    ordered = SORTED_ROWS.get((arch, "bf16"), gathered)  # type: ignore[call-overload]  # a GPU of the table
+    ordered = choose_sorted(arch, "bf16", args.d_model, args.d_ff)  # type: ignore[arg-type]  # a GPU of the table
     x_RD = x_TD[rows_R]
     errors = compare(x_TD, w13_EFD, offsets_E, rows_R, gathered)
     errors |= {
