@@ -294,3 +294,14 @@ def test_tensors_of_another_device_than_the_current_one():
     with torch.cuda.device(0), torch.no_grad():
         h = w1w3(x, w13, ends, implementation="triton", launch=table_row("pointers"))
     assert relative_error(h, w1w3_reference(x.double(), w13.double(), ends)) <= 2e-3
+
+
+def test_what_lies_right_after_the_row_index_is_not_followed():
+    x, w13, ends = inputs([40, 25], 72, 24, dtype=torch.bfloat16, device="cuda")
+    index = torch.full((400,), 2**40, dtype=torch.int64, device="cuda")
+    index[:65] = torch.arange(65, device="cuda")
+    with torch.no_grad():
+        config = table_row("pointers")
+        h = w1w3(x, w13, ends, implementation="triton", launch=config, rows_R=index[:65])
+        torch.cuda.synchronize()
+        assert relative_error(h, w1w3_reference(x.double(), w13.double(), ends)) <= 2e-3
