@@ -77,7 +77,7 @@ def math_forward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
         tape.hold("outputs of chunks", chunk.queries)
         tape.touch(TEMPORARIES, chunk.scores)
         previous = chunk.scores
-    tape.touch(TEMPORARIES, previous + out * FP32)
+    tape.touch(TEMPORARIES, previous + out * (FP32 + (size.element if size.low else 0)))
     tape.drop("outputs of chunks")
     if not _keeps_queries(size):
         tape.drop("scaled queries")
