@@ -22,14 +22,12 @@ from gptoss_builder.kernels.opaque import differentiable, opaque
 from gptoss_builder.kernels.products import check_products, rows_product, weights_product
 from gptoss_builder.kernels.up import (
     activation_backward,
-    encode_launch,
     gather,
     up_backward,
     up_forward,
     up_gate_up,
 )
 from gptoss_builder.kernels.w1w3 import Backward, check_implementation, check_up
-from gptoss_builder.plan.schema import LaunchConfig
 
 
 class Routing(NamedTuple):
@@ -56,8 +54,8 @@ class How(NamedTuple):
     """Products of the W1/W3 backward: `grouped_mm`, `loop` or `dense`."""
     backward: Backward
     """`recompute` computes gate and up again in the backward, `save` keeps them."""
-    launch: LaunchConfig | None
-    """Launch configuration of the Triton kernel."""
+    launch: tuple[int, ...]
+    """Launch configuration of the Triton kernel, as `up.encode_launch` writes it; else empty."""
 
 
 def experts(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing, how: How) -> Tensor:
@@ -95,7 +93,7 @@ def experts(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing, how
         how.down,
         how.products,
         how.backward == "save",
-        encode_launch(how.launch),
+        how.launch,
     )
     return y_TD
 

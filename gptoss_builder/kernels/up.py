@@ -40,14 +40,14 @@ def triton_module() -> ModuleType:
         ) from error
 
 
-def encode_launch(launch: LaunchConfig | None) -> list[int]:
-    """Write a launch configuration as the integers that an op can take; [] for None.
+def encode_launch(launch: LaunchConfig | None) -> tuple[int, ...]:
+    """Write a launch configuration as the integers that an op can take; () for None.
 
     The last is the programs a multiprocessor of a persistent launch, 0 for one program a tile.
     """
     if launch is None:
-        return []
-    return [
+        return ()
+    return (
         launch.block_t,
         launch.block_k,
         launch.block_n,
@@ -55,7 +55,7 @@ def encode_launch(launch: LaunchConfig | None) -> list[int]:
         launch.num_stages,
         int(launch.loads == "descriptors"),
         resident_blocks(launch) if launch.persistent else 0,
-    ]
+    )
 
 
 def _fake_triton_up(

@@ -70,7 +70,8 @@ def w1w3(
     check_up(x_TD, w13_EFD, offsets_E, rows_R)
     if implementation == "reference":
         return w1w3_reference(x_TD, w13_EFD, offsets_E, rows_R)
-    check_implementation(implementation, launch, x_TD, w13_EFD)
+    encoded = encode_launch(launch)
+    check_implementation(implementation, encoded, x_TD, w13_EFD)
     if torch.is_grad_enabled() and (x_TD.requires_grad or w13_EFD.requires_grad):
         check_products(products, x_TD, (x_TD.shape[1], w13_EFD.shape[1] // 2))
     h_RF, _ = w1w3_op(
@@ -79,7 +80,7 @@ def w1w3(
         offsets_E,
         rows_R,
         implementation,
-        encode_launch(launch),
+        encoded,
         products,
         backward == "save",
     )
@@ -117,7 +118,7 @@ def check_up(x_TD: Tensor, w13_EFD: Tensor, offsets_E: Tensor, rows_R: Tensor | 
 
 
 def check_implementation(
-    implementation: str, launch: LaunchConfig | None, x_TD: Tensor, w13_EFD: Tensor
+    implementation: str, launch: Sequence[int], x_TD: Tensor, w13_EFD: Tensor
 ) -> None:
     """Check that `implementation` can run on these inputs.
 
@@ -127,7 +128,7 @@ def check_implementation(
         DeviceError: `grouped_mm` on a card where torch has no such kernel.
     """
     if implementation == "triton":
-        if launch is None:
+        if not launch:
             raise InputError("the Triton kernel needs launch=LaunchConfig(...); see plan.launch")
         # Dynamo cannot trace an import; the op's own body, which it does not trace, does it then.
         if not torch.compiler.is_compiling():

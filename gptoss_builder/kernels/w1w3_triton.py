@@ -268,6 +268,7 @@ def launch_up(
             WRITE_GATE_UP=write_gate_up,
             num_warps=num_warps,
             num_stages=num_stages,
+            enable_fp_fusion=True,
         )
     return h_RF, gate_up_RF
 
@@ -295,6 +296,7 @@ def launch_activation_backward(
             BLOCK=min(triton.next_power_of_2(d_ff), BACKWARD_BLOCK),
             HAS_SCALE=scale_R is not None,
             num_warps=4,
+            enable_fp_fusion=True,
         )
     return dscale_R
 

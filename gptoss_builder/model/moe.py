@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gptoss_builder.kernels.experts import How, Routing, experts
+from gptoss_builder.kernels.up import encode_launch
 from gptoss_builder.model.router import balance_loss, choose, router_logits, sort_by_expert
 from gptoss_builder.plan.schema import Plan
 
@@ -35,9 +36,13 @@ class MoE(nn.Module):
         run = plan.execution
         self.top_k = moe.top_k
         self.how = How(
-            run.up_products, run.down_products, run.backward_products, run.backward, plan.launch
+            run.up_products,
+            run.down_products,
+            run.backward_products,
+            run.backward,
+            encode_launch(plan.launch),
         )
-        self.shared_how = How("dense", "dense", "dense", run.backward, None)
+        self.shared_how = How("dense", "dense", "dense", run.backward, ())
         self.router = nn.Parameter(torch.empty(moe.experts, d_model))
         self.w13 = nn.Parameter(torch.empty(moe.experts, 2 * moe.d_ff, d_model))
         self.w2 = nn.Parameter(torch.empty(moe.experts, d_model, moe.d_ff))
