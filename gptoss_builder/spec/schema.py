@@ -20,6 +20,8 @@ from pydantic import (
     Tag,
 )
 
+from gptoss_builder.spec.descriptions import describe
+
 HARD_CAP = 8192
 """Largest `d_model` and `d_ff`; enforced here, at resolve and in the op itself."""
 
@@ -63,7 +65,7 @@ class Frozen(BaseModel):
         extra="forbid",
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        json_schema_extra=describe,
     )
 
 
