@@ -46,9 +46,9 @@ def main() -> None:
         "dense cuBLAS product of the same FLOPs": lambda: x_RD @ w_DF,
         "loop over the experts": lambda: w1w3(x_RD, w13_EFD, offsets_E, implementation="loop"),
         "grouped_mm alone": lambda: grouped(x_RD, w13_EFD, offsets_E),
-        "grouped_mm, compiled silu·mul": lambda: silu_mul(grouped(x_RD, w13_EFD, offsets_E)),
+        "grouped_mm, compiled silu·mul": lambda: silu_mul(grouped(x_RD, w13_EFD, offsets_E), True),
         "gather, grouped_mm, compiled silu·mul": lambda: silu_mul(
-            grouped(x_TD[rows_R], w13_EFD, offsets_E)
+            grouped(x_TD[rows_R], w13_EFD, offsets_E), True
         ),
         "Triton, sorted rows": lambda: w1w3(
             x_RD, w13_EFD, offsets_E, implementation="triton", launch=ordered

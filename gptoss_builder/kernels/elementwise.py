@@ -1,7 +1,8 @@
 """The elementwise work between the products: the gated activation and the weighted sum.
 
-Arithmetic is in fp32 (fp64 for fp64). On a GPU `torch.compile` makes the kernels, on a CPU it
-is plain PyTorch; behind an op either way, so that a caller sees the outputs and no temporaries.
+Arithmetic is in fp32 (fp64 for fp64). With `compiled`, `torch.compile` makes the kernels on a GPU;
+without, and on a CPU, it is plain PyTorch, a few rows at a time. Behind an op either way: a caller
+sees the outputs, and temporaries stay small.
 """
 
 # R rows sorted by expert, F hidden width of an expert, T tokens, K choices of a token, D width
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor
 from gptoss_builder.kernels.opaque import opaque
 
 Function = Callable[..., Any]
+CHUNK = 2**23
+"""Elements of one temporary in plain PyTorch."""
 
 
 def accurate_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -26,14 +29,19 @@ def accurate_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _fake_silu_mul(gate_up_RF: Tensor) -> Tensor:
+def _fake_silu_mul(gate_up_RF: Tensor, _: bool) -> Tensor:
     return gate_up_RF.new_empty(gate_up_RF.shape[0], gate_up_RF.shape[1] // 2)
 
 
 @opaque(_fake_silu_mul)
-def silu_mul(gate_up_RF: Tensor) -> Tensor:
+def silu_mul(gate_up_RF: Tensor, compiled: bool) -> Tensor:
     """Compute `silu(gate) · up` of `[R, 2F]` rows, gate columns first; returns `[R, F]`."""
-    return cast(Tensor, _run(_silu_mul, gate_up_RF))
+    if compiled and gate_up_RF.is_cuda:
+        return cast(Tensor, _run_compiled(_silu_mul, gate_up_RF))
+    h_RF = _fake_silu_mul(gate_up_RF, compiled)
+    for rows in _chunks(*h_RF.shape):
+        h_RF[rows] = _silu_mul(gate_up_RF[rows])
+    return h_RF
 
 
 def _silu_mul(gate_up_RF: Tensor) -> Tensor:
@@ -42,7 +50,7 @@ def _silu_mul(gate_up_RF: Tensor) -> Tensor:
 
 
 def _fake_silu_mul_backward(
-    gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None
+    gate_up_RF: Tensor, dh_RF: Tensor, _scale_R: Tensor | None, _compiled: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     dscale_R = dh_RF.new_empty(dh_RF.shape[0], dtype=accurate_dtype(dh_RF.dtype))
     return gate_up_RF.new_empty(gate_up_RF.shape), dh_RF.new_empty(dh_RF.shape), dscale_R
@@ -50,7 +58,7 @@ def _fake_silu_mul_backward(
 
 @opaque(_fake_silu_mul_backward)
 def silu_mul_backward(
-    gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None
+    gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None, compiled: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Backward of `scale · silu(gate) · up`.
 
@@ -58,12 +66,24 @@ def silu_mul_backward(
         gate_up_RF: `[R, 2F]`, gate columns first.
         dh_RF: `[R, F]`, gradient of the scaled product.
         scale_R: weight of each row; None for 1.
+        compiled: let `torch.compile` make the kernel on a GPU.
 
     Returns:
         Gradient of gate and up `[R, 2F]`; the scaled product `[R, F]`; gradient of the scale,
         `[R]` in fp32 (fp64 for fp64).
     """
-    return cast(tuple[Tensor, Tensor, Tensor], _run(_silu_mul_backward, gate_up_RF, dh_RF, scale_R))
+    if compiled and dh_RF.is_cuda:
+        return cast(
+            tuple[Tensor, Tensor, Tensor],
+            _run_compiled(_silu_mul_backward, gate_up_RF, dh_RF, scale_R),
+        )
+    outputs = _fake_silu_mul_backward(gate_up_RF, dh_RF, scale_R, compiled)
+    for rows in _chunks(*dh_RF.shape):
+        scale = None if scale_R is None else scale_R[rows]
+        results = _silu_mul_backward(gate_up_RF[rows], dh_RF[rows], scale)
+        for output, result in zip(outputs, results, strict=True):
+            output[rows] = result
+    return outputs
 
 
 def _silu_mul_backward(
@@ -83,23 +103,32 @@ def _silu_mul_backward(
     return dgate_up_RF, h_RF.to(dh_RF.dtype), dscale_R
 
 
-def _fake_combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Tensor:
+def _fake_combine(
+    y_RD: Tensor, position_TK: Tensor, _weight_TK: Tensor | None, _compiled: bool
+) -> Tensor:
     return y_RD.new_empty(position_TK.shape[0], y_RD.shape[1])
 
 
 @opaque(_fake_combine)
-def combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Tensor:
+def combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None, compiled: bool) -> Tensor:
     """Sum each token's rows, found by gathering: no atomics, so the same bits every time.
 
     Args:
         y_RD: rows sorted by expert.
         position_TK: the row of each of a token's choices.
         weight_TK: weight of each choice; None for 1.
+        compiled: let `torch.compile` make the kernel on a GPU.
 
     Returns:
         `[T, D]` of the dtype of `y_RD`.
     """
-    return cast(Tensor, _run(_combine, y_RD, position_TK, weight_TK))
+    if compiled and y_RD.is_cuda:
+        return cast(Tensor, _run_compiled(_combine, y_RD, position_TK, weight_TK))
+    y_TD = _fake_combine(y_RD, position_TK, weight_TK, compiled)
+    for tokens in _chunks(*y_TD.shape):
+        weight = None if weight_TK is None else weight_TK[tokens]
+        y_TD[tokens] = _combine(y_RD, position_TK[tokens], weight)
+    return y_TD
 
 
 def _combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Tensor:
@@ -116,17 +145,21 @@ def _accurate(x: Tensor) -> Tensor:
     return x.to(accurate_dtype(x.dtype))
 
 
-def _run(function: Function, first: Tensor, *rest: Tensor | None) -> Any:
+def _chunks(rows: int, width: int) -> Iterator[slice]:
+    step = max(CHUNK // max(width, 1), 1)
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def _run_compiled(function: Function, *tensors: Tensor | None) -> Any:
     with torch.no_grad():
-        if not first.is_cuda or first.numel() == 0:
-            return function(first, *rest)
-        tensors = (first, *rest)
+        if any(tensor is not None and tensor.numel() == 0 for tensor in tensors):
+            return function(*tensors)
         widths = tuple(None if t is None else (t.dtype, *t.shape[1:]) for t in tensors)
-        return _compiled(function, widths)(*tensors)
+        return _compile(function, widths)(*tensors)
 
 
 @functools.cache
-def _compiled(function: Function, widths: tuple[object, ...]) -> Function:
+def _compile(function: Function, widths: tuple[object, ...]) -> Function:
     # Dynamo compiles the first shape as it is and, when row counts change, once more for any: on
     # an H200 the kernel for any count takes up to four times as long. It counts its recompiles by
     # code object, so each set of widths gets a copy.

@@ -54,6 +54,8 @@ class How(NamedTuple):
     """Products of the W1/W3 backward: `grouped_mm`, `loop` or `dense`."""
     backward: Backward
     """`recompute` computes gate and up again in the backward, `save` keeps them."""
+    compiled: bool
+    """Let `torch.compile` make the elementwise kernels on a GPU; False is plain PyTorch."""
     launch: tuple[int, ...]
     """Launch configuration of the Triton kernel, as `up.encode_launch` writes it; else empty."""
 
@@ -93,6 +95,7 @@ def experts(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing, how
         how.down,
         how.products,
         how.backward == "save",
+        how.compiled,
         how.launch,
     )
     return y_TD
@@ -110,14 +113,17 @@ def forward_body(
     down: str,
     products: str,
     save: bool,
+    compiled: bool,
     launch: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     """Compute y `[T, D]`, and with `save` gate and up `[R, 2F]` (else an empty tensor)."""
     with torch.autocast(x_TD.device.type, enabled=False):
-        h_RF, gate_up_RF = up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
+        h_RF, gate_up_RF = up_forward(
+            x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save, compiled=compiled
+        )
         y_RD = rows_product(h_RF, w2_EDF.transpose(1, 2), offsets_E, down)
         del h_RF
-        y_TD = y_RD if position_TK is None else combine(y_RD, position_TK, weight_TK)
+        y_TD = y_RD if position_TK is None else combine(y_RD, position_TK, weight_TK, compiled)
     return y_TD, gate_up_RF
 
 
@@ -133,6 +139,7 @@ def _fake_experts(
     down: str,
     products: str,
     save: bool,
+    compiled: bool,
     launch: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     rows = x_TD.shape[0] if rows_R is None else rows_R.shape[0]
@@ -154,6 +161,7 @@ def backward_body(
     down: str,
     products: str,
     save: bool,
+    compiled: bool,
     launch: Sequence[int],
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -169,7 +177,9 @@ def backward_body(
         if weight_TK is not None and position_TK is not None:
             scale_R = weight_TK.new_empty(weight_TK.numel())
             scale_R.scatter_(0, position_TK.flatten(), weight_TK.flatten())
-        gate_up_RF, h_RF, dscale_R = activation_backward(gate_up_RF, dh_RF, scale_R, up, keep=save)
+        gate_up_RF, h_RF, dscale_R = activation_backward(
+            gate_up_RF, dh_RF, scale_R, up, keep=save, compiled=compiled
+        )
         del dh_RF
         dw2_EDF = weights_product(dy_RD, h_RF, offsets_E, down) if needs_w2 else empty
         del dy_RD, h_RF
@@ -187,7 +197,7 @@ def backward_body(
             return dx_TD, dw13_EFD, dw2_EDF, empty
         del gate_up_RF
         if needs_x:
-            dx_TD = combine(dx_TD, position_TK, None)
+            dx_TD = combine(dx_TD, position_TK, None, compiled)
         return dx_TD, dw13_EFD, dw2_EDF, dscale_R[position_TK] if needs_weight else empty
 
 
@@ -210,22 +220,22 @@ the body in place of the op."""
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, up, down, products, save, launch = inputs
+    *tensors, up, down, products, save, compiled, launch = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, output[1])
-    ctx.how = (up, down, products, save, launch)
+    ctx.how = (up, down, products, save, compiled, launch)
 
 
 def _backward(ctx: Any, dy_TD: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if dy_TD is None:
-        return (None,) * 12
+        return (None,) * 13
     flags = ctx.needs_input_grad
     needs = (flags[0], flags[1], flags[2], flags[6])
     run: Callable[..., tuple[Tensor, ...]] = experts_op_backward
     grads = run(dy_TD, *ctx.saved_tensors, *ctx.how, needs)
     dx, dw13, dw2, dweight = (g if need else None for g, need in zip(grads, needs, strict=True))
-    return (dx, dw13, dw2, None, None, None, dweight, *(None,) * 5)
+    return (dx, dw13, dw2, None, None, None, dweight, *(None,) * 6)
 
 
 differentiable(experts_op, _backward, _setup_context)

@@ -134,13 +134,14 @@ def up_forward(
     launch: Sequence[int],
     *,
     save: bool,
+    compiled: bool,
 ) -> tuple[Tensor, Tensor]:
     """Compute h `[R, F]` and, with `save`, gate and up `[R, 2F]` (else an empty tensor)."""
     launches[f"up:{up}"] += 1
     if up == "triton":
         return triton_up(x_TD, w13_EFD, offsets_E, rows_R, launch, True, save)
     gate_up_RF = rows_product(gather(x_TD, rows_R), w13_EFD.transpose(1, 2), offsets_E, up)
-    h_RF = silu_mul(gate_up_RF)
+    h_RF = silu_mul(gate_up_RF, compiled)
     return h_RF, gate_up_RF if save else x_TD.new_empty(0)
 
 
@@ -160,7 +161,13 @@ def up_gate_up(
 
 
 def activation_backward(
-    gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None, up: str, *, keep: bool
+    gate_up_RF: Tensor,
+    dh_RF: Tensor,
+    scale_R: Tensor | None,
+    up: str,
+    *,
+    keep: bool,
+    compiled: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Backward of `scale · silu(gate) · up`; `dh_RF` may be overwritten.
 
@@ -170,12 +177,13 @@ def activation_backward(
         scale_R: weight of each row; None for 1.
         up: what computes W1/W3.
         keep: leave `gate_up_RF` as it is.
+        compiled: let `torch.compile` make what is not Triton's on a GPU.
 
     Returns:
         Gradient of gate and up; the scaled product; gradient of the scale.
     """
     if up != "triton":
-        return silu_mul_backward(gate_up_RF, dh_RF, scale_R)
+        return silu_mul_backward(gate_up_RF, dh_RF, scale_R, compiled)
     dgate_up_RF = torch.empty_like(gate_up_RF) if keep else gate_up_RF
     dscale_R = triton_activation_backward(gate_up_RF, dgate_up_RF, dh_RF, scale_R)
     return dgate_up_RF, dh_RF, dscale_R

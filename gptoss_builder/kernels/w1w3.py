@@ -171,7 +171,9 @@ def w1w3_op(
 ) -> tuple[Tensor, Tensor]:
     """Compute h, and gate and up with `save`; `products` is for the backward."""
     with torch.autocast(x_TD.device.type, enabled=False):
-        return up_forward(x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save)
+        return up_forward(
+            x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save, compiled=up != "loop"
+        )
 
 
 def _fake_w1w3_backward(
@@ -204,7 +206,9 @@ def w1w3_op_backward(
         if not save:
             gate_up_RF = up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
         dh_RF = dh_RF.clone(memory_format=torch.contiguous_format)
-        dgate_up_RF, _, _ = activation_backward(gate_up_RF, dh_RF, None, up, keep=save)
+        dgate_up_RF, _, _ = activation_backward(
+            gate_up_RF, dh_RF, None, up, keep=save, compiled=up != "loop"
+        )
         dx_RD, dw13_EFD = up_backward(
             dgate_up_RF,
             x_TD,

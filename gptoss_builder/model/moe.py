@@ -40,9 +40,10 @@ class MoE(nn.Module):
             run.down_products,
             run.backward_products,
             run.backward,
+            run.up_products != "loop",  # stacked is plain PyTorch, and asks for no compiler
             encode_launch(plan.launch),
         )
-        self.shared_how = How("dense", "dense", "dense", run.backward, ())
+        self.shared_how = self.how._replace(up="dense", down="dense", products="dense", launch=())
         self.router = nn.Parameter(torch.empty(moe.experts, d_model))
         self.w13 = nn.Parameter(torch.empty(moe.experts, 2 * moe.d_ff, d_model))
         self.w2 = nn.Parameter(torch.empty(moe.experts, d_model, moe.d_ff))

@@ -305,3 +305,10 @@ def test_what_lies_right_after_the_row_index_is_not_followed():
         h = w1w3(x, w13, ends, implementation="triton", launch=config, rows_R=index[:65])
         torch.cuda.synchronize()
         assert relative_error(h, w1w3_reference(x.double(), w13.double(), ends)) <= 2e-3
+
+
+def test_the_loop_asks_for_no_compiler(monkeypatch):
+    from gptoss_builder.kernels import elementwise
+
+    monkeypatch.setattr(elementwise, "_compile", lambda *_: pytest.fail("compiled"))
+    run(layer("loop"), torch.randn(65, 72, device="cuda", dtype=torch.bfloat16))
