@@ -27,7 +27,7 @@ SPECS = Path(__file__).parents[2] / "specs"
 PEAK = 1e-3
 """Ten times tighter than what is promised: the closed form misses only scalars."""
 MOMENT = 1e-2
-"""Of moments near the peak; a checkpointed layer's first forward frees a little earlier."""
+"""Of other moments near the peak."""
 SCALARS = 192 * 1024
 """Bytes of scalars and row vectors that the closed form does not follow."""
 
@@ -59,7 +59,11 @@ def compare(spec, target):
     closed = training_moments(spec, plan.execution, plan.parameters, scratch=False)
     for moment in closed:
         actual = measured[moment.name.split()[0]]
-        if actual < 0.9 * max(measured.values()):
+        if actual < 0.75 * max(measured.values()):
+            continue
+        if moment.name == "forward" and plan.execution.checkpointed_layers:
+            # an upper bound, below the replay: the first forward frees what the replay keeps
+            assert moment.allocated_bytes >= (1 - MOMENT) * actual
             continue
         assert moment.allocated_bytes == pytest.approx(actual, rel=MOMENT, abs=SCALARS), moment.name
     peak = max(moment.allocated_bytes for moment in closed)
@@ -88,6 +92,7 @@ def compare(spec, target):
         ("h200", {"model__attention__backend": "math", "model__attention__kv_heads": 8}),
         ("t4", {"training__precision": "fp32", "model__attention__kv_heads": 1}),
         ("h200", ATTENTION_HEAVY),
+        ("cpu", ATTENTION_HEAVY | {"training__precision": "fp32", "training__context": 500}),
         ("h200", ATTENTION_HEAVY | {"model__attention__backend": "math"}),
         ("cpu", ATTENTION_HEAVY | {"training__precision": "fp32", "training__checkpoint_every": 1}),
     ],
