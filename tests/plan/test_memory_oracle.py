@@ -63,7 +63,7 @@ def compare(spec, target):
             continue
         if moment.name == "forward" and plan.execution.checkpointed_layers:
             # an upper bound, below the replay: the first forward frees what the replay keeps
-            assert moment.allocated_bytes >= (1 - MOMENT) * actual
+            assert moment.allocated_bytes >= (1 - MOMENT) * actual - SCALARS
             continue
         assert moment.allocated_bytes == pytest.approx(actual, rel=MOMENT, abs=SCALARS), moment.name
     peak = max(moment.allocated_bytes for moment in closed)
