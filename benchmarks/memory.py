@@ -100,6 +100,8 @@ def main() -> None:
             row = measure(name, changes, options.target, options.steps)
             rows.append(row)
             show(row)
+            if options.out is not None:
+                write_json(options.out, facts | {"rows": rows})
     measured = [row for row in rows if "allocated" in row]
     for kind in ("allocated", "reserved"):
         errors = [row[f"planned_{kind}"] / row[kind] - 1 for row in measured]
@@ -107,8 +109,6 @@ def main() -> None:
             f"{kind}: {len(errors)} specs, error from {min(errors):+.2%} to {max(errors):+.2%}, "
             f"median of its size {statistics.median(map(abs, errors)):.2%}"
         )
-    if options.out is not None:
-        write_json(options.out, facts | {"rows": rows})
 
 
 def measure(name: str, changes: dict[str, Any], target: str, steps: int) -> dict[str, Any]:
