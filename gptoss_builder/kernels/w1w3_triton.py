@@ -213,7 +213,7 @@ def launch_up(
         w13_EFD: `[E, 2F, D]` of the same dtype.
         offsets_E: int32, the end of each expert's rows.
         rows_R: the token of each row.
-        launch: what `w1w3.encode_launch` wrote.
+        launch: what `up.encode_launch` wrote.
         write_h: compute h `[R, F]`.
         write_gate_up: write gate and up `[R, 2F]`.
 
@@ -233,6 +233,7 @@ def launch_up(
     gate_up_RF = x_TD.new_empty(rows, double_ff) if write_gate_up else x_TD.new_empty(0)
     if rows == 0:
         return h_RF, gate_up_RF
+    x_TD, w13_EFD = with_short_strides(x_TD), with_short_strides(w13_EFD)
     programs = (triton.cdiv(rows, block_t) + experts) * triton.cdiv(double_ff // 2, block_n)
     if resident:
         programs = min(programs, resident * multiprocessors(x_TD.device))
@@ -318,17 +319,32 @@ def describe(
 ) -> tuple[Any, TensorDescriptor]:
     """Tensor descriptors of w13 as `[E, 2, F, D]` and, unless its rows are gathered, of x."""
     experts, double_ff, d_model = w13_EFD.shape
-    for name, tensor in (("x", x_TD), ("w13", w13_EFD)):
-        if not tensor.is_contiguous() or d_model * tensor.element_size() % 16:
-            raise InputError(
-                f"{name} has strides {tensor.stride()}, and a tensor descriptor needs a "
-                "contiguous tensor with rows of a multiple of 16 bytes; use loads: pointers"
-            )
+    check_describable("w13", w13_EFD)
     w13_E2FD = w13_EFD.view(experts, 2, double_ff // 2, d_model)
     w13 = TensorDescriptor.from_tensor(w13_E2FD, [1, 2, block_n, block_k])
-    return x_TD if rows_R is not None else TensorDescriptor.from_tensor(
-        x_TD, [block_t, block_k]
-    ), w13
+    if rows_R is not None:
+        return x_TD, w13
+    check_describable("x", x_TD)
+    return TensorDescriptor.from_tensor(x_TD, [block_t, block_k]), w13
+
+
+def check_describable(name: str, tensor: Tensor) -> None:
+    """Refuse what the copy engine cannot read; raises InputError."""
+    row_bytes = tensor.shape[-1] * tensor.element_size()
+    if not tensor.is_contiguous() or row_bytes % 16 or tensor.data_ptr() % 16:
+        raise InputError(
+            f"{name} has strides {tensor.stride()} from byte {tensor.data_ptr() % 16} of 16, and a "
+            "tensor descriptor needs a contiguous tensor whose rows start at multiples of 16 "
+            "bytes; use loads: pointers"
+        )
+
+
+def with_short_strides(x: Tensor) -> Tensor:
+    """Return `x`, copied where a column's offset would not fit the kernel's 32 bits."""
+    columns = zip(x.shape[-2:], x.stride()[-2:], strict=True)
+    rows, inner = ((size - 1) * stride for size, stride in columns)
+    fits = inner < 2**31 and (x.dim() == 2 or rows + inner < 2**31)
+    return x if fits else x.contiguous()
 
 
 def multiprocessors(device: torch.device) -> int:

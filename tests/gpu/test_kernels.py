@@ -312,3 +312,14 @@ def test_the_loop_asks_for_no_compiler(monkeypatch):
 
     monkeypatch.setattr(elementwise, "_compile", lambda *_: pytest.fail("compiled"))
     run(layer("loop"), torch.randn(65, 72, device="cuda", dtype=torch.bfloat16))
+
+
+def test_a_stride_beyond_32_bits_is_read_right():
+    d_model, d_ff, stride = 8, 24, 2**29
+    storage = torch.empty(d_model * stride, dtype=torch.bfloat16, device="cuda")
+    x = storage.as_strided((4, d_model), (1, stride))
+    plain, w13, ends = inputs([4], d_model, d_ff, dtype=torch.bfloat16, device="cuda")
+    x.copy_(plain.detach())
+    with torch.no_grad():
+        h = w1w3(x, w13, ends, implementation="triton", launch=table_row("pointers"))
+    assert relative_error(h, w1w3_reference(plain.double(), w13.double(), ends)) <= 4e-3

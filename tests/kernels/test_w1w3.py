@@ -278,3 +278,20 @@ def test_the_registered_op_keeps_torch_librarys_promises():
 
     x, w13, ends = inputs([3, 4], 8, 8, dtype=torch.float64)
     torch.library.opcheck(w1w3_op, (x, w13, ends, None, "loop", [], "loop", True))
+
+
+def test_gathered_rows_may_have_any_strides_beside_a_descriptor(device):
+    x, w13, ends = inputs([11, 0, 6], 24, 8, device=device)
+    rows = torch.arange(17, device=device).flip(0)
+    strided = x.detach().T.contiguous().T
+    config = launch(descriptors=True)
+    h = w1w3(strided, w13, ends, implementation="triton", launch=config, rows_R=rows)
+    assert_close(h, w1w3_reference(x.double(), w13.double(), ends, rows))
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_a_descriptor_refuses_a_tensor_that_starts_between_16_bytes(shift, device):
+    _, w13, ends = inputs([4], 24, 8, device=device)
+    moved = torch.empty(4 * 24 + shift, device=device)[shift:].view(4, 24)
+    with pytest.raises(InputError, match="multiples of 16"):
+        w1w3(moved, w13, ends, implementation="triton", launch=launch(descriptors=True))
