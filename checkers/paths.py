@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -57,8 +58,17 @@ def _in_folder(top: str, exclude: Sequence[str]) -> Iterator[str]:
         for name in sorted(names):
             path = str(Path(folder, name))
             shown = not name.startswith(".") and name.endswith(SUFFIXES)
-            if shown and not _excluded(path, exclude):
+            if shown and not _excluded(path, exclude) and not _never_ends(path):
                 yield path
+
+
+def _never_ends(path: str) -> bool:
+    """Whether reading would wait for a writer: a pipe, a socket, a device. A dead link is said."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode)
 
 
 def _excluded(path: str, exclude: Sequence[str]) -> bool:

@@ -65,8 +65,14 @@ def _run(options: argparse.Namespace) -> int:
         _repair(files, options)
         if options.diff:
             return CLEAN
-    report = selection.apply(_report(files, options))
+    judged = _judge_all(files, options)
+    report = selection.apply(_report(judged))
     _write(report, options)
+    unread = [one.unread for one in judged if one.unread]
+    for message in unread:
+        print(f"gptoss-check: {message}", file=sys.stderr)
+    if unread:
+        return InputError.exit_code
     return FOUND if report.count(Severity.ERROR) else CLEAN
 
 
@@ -77,19 +83,23 @@ class _Judged(NamedTuple):
     findings: tuple[Finding, ...]
     suppressed: int = 0
     planned: bool = True
+    unread: str = ""
+    """Why the file could not be read; the others are reported all the same."""
 
 
-def _report(files: Sequence[str], options: argparse.Namespace) -> Report:
+def _judge_all(files: Sequence[str], options: argparse.Namespace) -> list[_Judged]:
     judge = partial(_judge, target=options.target, compile_kernels=options.compile)
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if len(files) >= MANY and workers > 1 and STDIN not in files:
         # Forked workers start in milliseconds, with everything imported.
         with multiprocessing.get_context("fork").Pool(workers) as pool:
-            judged = pool.map(judge, files)
-    else:
-        judged = [judge(file) for file in files]
+            return pool.map(judge, files)
+    return [judge(file) for file in files]
+
+
+def _report(judged: Sequence[_Judged]) -> Report:
     return Report(
-        files=tuple(one.name for one in judged),
+        files=tuple(one.name for one in judged if not one.unread),
         findings=tuple(finding for one in judged for finding in one.findings),
         suppressed=sum(one.suppressed for one in judged),
         unplanned=tuple(one.name for one in judged if not one.planned),
@@ -97,12 +107,16 @@ def _report(files: Sequence[str], options: argparse.Namespace) -> Report:
 
 
 def _judge(file: str, *, target: str | None, compile_kernels: bool) -> _Judged:
-    if file.endswith(".py"):
-        return _Judged(file, tuple(check_python(file)))
+    try:
+        if file.endswith(".py"):
+            return _Judged(file, tuple(check_python(file)))
+        content = sys.stdin.buffer.read() if file == STDIN else read_bytes(Path(file))
+    except InputError as error:
+        return _Judged(file, (), unread=str(error))
     checked = check(
         STDIN_NAME if file == STDIN else file,
         target=target,
-        text=sys.stdin.buffer.read() if file == STDIN else None,
+        text=content,
         compile_kernels=compile_kernels,
     )
     return _Judged(
@@ -137,6 +151,9 @@ def _repaired(name: str, content: bytes, target: str | None) -> Repair:
 def _overwrite(path: Path, after: str, *, marked: bool) -> None:
     place = path.resolve()
     mode = place.stat().st_mode
+    # Renaming a new file over it would pass over its being read-only.
+    if not os.access(place, os.W_OK):
+        raise InputError(f"{path} cannot be written: it is read-only")
     try:
         write_text(place, ("\ufeff" if marked else "") + after)
         place.chmod(mode)

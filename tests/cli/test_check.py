@@ -238,15 +238,36 @@ def test_many_files_are_reported_as_few_are(tmp_path, monkeypatch, capsys):
     assert json.loads(shared_out.stdout)["summary"]["files"] == 70
 
 
-def test_unreadable_file_among_many_is_wrong_usage(tmp_path):
-    for index in range(70):
-        (tmp_path / f"{index:02}.yaml").write_text(SAMPLE)
-    (tmp_path / "50.yaml").unlink()
-    (tmp_path / "50.yaml").symlink_to("nowhere")
+@pytest.mark.parametrize("count", [3, 70])
+def test_unreadable_file_is_wrong_usage_and_hides_no_other_finding(tmp_path, count):
+    for index in range(count):
+        (tmp_path / f"{index:02}.yaml").write_text(BAD)
+    (tmp_path / "01.yaml").unlink()
+    (tmp_path / "01.yaml").symlink_to("nowhere")
+    (tmp_path / "loop.py").symlink_to("loop.py")
     done = run(str(tmp_path), cwd=tmp_path)
     assert done.returncode == 2
-    assert b"50.yaml" in done.stderr
-    assert b"Traceback" not in done.stderr
+    first, second = done.stderr.decode().splitlines()
+    assert "01.yaml: there is no such file" in first
+    assert "loop.py: cannot be read" in second
+    assert done.stdout.count(b"MO001") == count - 1
+    assert f"{count - 1} errors in {count - 1} files" in done.stdout.decode()
+
+
+def test_pipe_in_a_folder_is_not_waited_for(folder):
+    os.mkfifo("pipe.yaml")
+    assert main([".", "--exclude", "bad.yml"]) == 0
+
+
+def test_fix_leaves_a_read_only_file_alone(folder, monkeypatch, capsys):
+    path = Path("locked.yaml")
+    path.write_text(edited(SAMPLE, ("micro_batch: 2", "micro_bach: 2")))
+    before = path.read_bytes()
+    # Whoever may write everything, as tests in a container may, has no read-only files.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert main(["locked.yaml", "--fix"]) == 2
+    assert path.read_bytes() == before
+    assert "read-only" in capsys.readouterr().err
 
 
 CHILD = """
