@@ -82,12 +82,11 @@ def train(
             device that cannot do what the plan says, a checkpoint that is not valid.
         RunError: the run failed; DivergedError where too many steps were not finite.
     """
-    from gptoss_builder.build_directory import default_directory
     from gptoss_builder.train import loop
 
     return loop.train(
         plan,
-        run_dir=run_dir if run_dir is not None else f"runs/{default_directory(plan).name}",
+        run_dir=run_dir,
         model=model,
         data=data,
         resume=resume,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +73,13 @@ def test_a_plan_for_a_gpu_does_not_build_on_the_cpu() -> None:
         gb.build_model(SPECS / "gpt_oss_lite.yaml", target="h200", device="cpu")
 
 
+@pytest.mark.parametrize("name", sorted(gb.__all__))
+def test_a_public_name_stays_callable_once_every_module_is_imported(name: str) -> None:
+    for module in pkgutil.iter_modules(gb.__path__, "gptoss_builder."):
+        importlib.import_module(module.name)
+    assert callable(getattr(gb, name))
+
+
 def test_train_takes_a_plan_and_leaves_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the quick brown fox\n" * 400, encoding="utf-8")
     values = tiny(steps=3, context=32, micro_batch=2, eval_tokens=64)
@@ -79,3 +88,25 @@ def test_train_takes_a_plan_and_leaves_a_checkpoint(tmp_path: Path) -> None:
     assert result.steps_done == 3
     assert result.checkpoint.is_dir()
     assert result.held_out is not None
+
+
+def test_train_is_the_same_before_and_after_its_package_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text("the quick brown fox\n" * 400, encoding="utf-8")
+    values = tiny(steps=1, context=32, micro_batch=1, eval_tokens=32)
+    values["data"] = {"path": str(tmp_path / "text.txt"), "tokenizer": "bytes"}
+    plan = gb.make_plan(values)
+    monkeypatch.chdir(tmp_path)
+    function = importlib.import_module("gptoss_builder.api").train
+    package = importlib.import_module("gptoss_builder.train")
+    first, second = function(plan), package(plan, run_dir=tmp_path / "run")
+    assert first.checkpoint == Path("runs/tiny-cpu/checkpoints/step-00000001")
+    assert second.checkpoint == tmp_path / "run/checkpoints/step-00000001"
+    for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert ours.equal(theirs)
+
+
+def test_a_device_that_is_none_is_refused() -> None:
+    with pytest.raises(gb.GptossError, match="nonsense is not a device"):
+        gb.build_model(tiny(), device="nonsense")

@@ -22,9 +22,12 @@ def build(plan: Plan, *, device: torch.device | str | None = None) -> Transforme
             values to a later `to_empty` and `initialize`.
 
     Raises:
-        DeviceError: the device is not the one that the plan was made for.
+        DeviceError: there is no such device, or it is not the one that the plan was made for.
     """
-    place = torch.device(device if device is not None else plan.execution.device)
+    try:
+        place = torch.device(device if device is not None else plan.execution.device)
+    except RuntimeError as error:
+        raise DeviceError(f"{device} is not a device; name cpu, cuda, cuda:0 or meta") from error
     _require_device(plan, place)
     with torch.device("meta"):
         model = Transformer(plan)

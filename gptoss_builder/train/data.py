@@ -41,6 +41,20 @@ class TrainingData(Protocol):
         """Held-out sequence `index`; labels of padding are `IGNORE`."""
 
 
+def require_training_data(data: object) -> None:
+    """Hold a user's object to `TrainingData`.
+
+    Raises:
+        DataError: it lacks one of its members.
+    """
+    members = ("identity", "held_out_count", "sequence", "held_out")
+    missing = [name for name in members if not hasattr(data, name)]
+    if missing:
+        raise DataError(
+            f"{type(data).__name__} has no {', '.join(missing)}; see train.data.TrainingData"
+        )
+
+
 class StepBatch(NamedTuple):
     """Tokens and labels of one optimizer step on the device, int64, and their valid labels."""
 
@@ -137,7 +151,7 @@ class Loader:
         """Batches of `count` optimizer steps, the first sequence being that at `position`.
 
         Raises:
-            DataError: a sequence has another shape or an id outside the vocabulary.
+            DataError: a sequence has another shape or type, or an id outside the vocabulary.
         """
         per_step = self._shape[0] * self._shape[1]
         with ThreadPoolExecutor(1, thread_name_prefix="data") as pool:
@@ -177,8 +191,13 @@ class Loader:
         return batch
 
     def _fill(self, batch: Tensor, where: tuple[int, int], pair: Pair, name: str) -> None:
-        tokens, labels = pair
+        tokens, labels = (np.asarray(ids) for ids in pair)
         context = self._shape[2]
+        if tokens.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
+            raise DataError(
+                f"{name} sequence has tokens of {tokens.dtype} and labels of {labels.dtype}; both "
+                "must be whole numbers"
+            )
         if tokens.shape != (context,) or labels.shape != (context,):
             raise DataError(
                 f"{name} sequence has tokens {tokens.shape} and labels {labels.shape}; both "

@@ -57,7 +57,7 @@ def held_out_loss(
         stop: asked before and between batches.
 
     Returns:
-        None if `stop` said so before the end.
+        None if `stop` said so before the end, or if nothing held out has a label.
     """
     if stop():
         return None
@@ -78,7 +78,7 @@ def _sum(
     chunk: int,
     stop: Callable[[], bool],
 ) -> HeldOut | None:
-    total: torch.Tensor | float = 0.0
+    total = torch.zeros((), dtype=torch.float64)
     counts = torch.zeros(vocab, dtype=torch.float64)
     for batch in loader.held_out(tokens):
         if stop():
@@ -88,13 +88,15 @@ def _sum(
         part, _ = cross_entropy_sum(
             x_BTD.flatten(0, 1), trainable.head_weight, labels_T, chunk=chunk
         )
-        total = total + part.double()
+        total = part.double() + total.to(part.device)
         on_host = labels_T.cpu()
         counts += torch.bincount(on_host[on_host != IGNORE], minlength=vocab)
     seen = counts.sum()
+    if not seen:
+        return None
     share = counts[counts > 0] / seen
     return HeldOut(
-        loss=float(total / seen.to(total.device)) if isinstance(total, torch.Tensor) else 0.0,
+        loss=float(total / seen.to(total.device)),
         unigram_entropy=float(-(share * share.log()).sum()),
         tokens=int(seen),
     )

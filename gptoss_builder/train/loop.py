@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from gptoss_builder.build_directory import default_directory
 from gptoss_builder.errors import InputError, RunError
 from gptoss_builder.model.build import build
 from gptoss_builder.plan.schema import Plan
@@ -25,7 +26,7 @@ from gptoss_builder.train import checkpoint, metrics
 from gptoss_builder.train import resume as resuming
 from gptoss_builder.train.checkpoint import Checkpoint
 from gptoss_builder.train.corpus import open_corpus
-from gptoss_builder.train.data import CorpusData, TrainingData
+from gptoss_builder.train.data import CorpusData, TrainingData, require_training_data
 from gptoss_builder.train.device import require_memory, training_device
 from gptoss_builder.train.display import Display
 from gptoss_builder.train.evaluate import HeldOut
@@ -46,7 +47,7 @@ class Result:
     trained: int
     """Optimizer steps done by this call; 0 if there was nothing left to do."""
     held_out: HeldOut | None
-    """Of the final weights; None if nothing was trained or a signal stopped the run."""
+    """Of the final weights; None if nothing was trained or held out, or a signal came."""
     checkpoint: Path
     """The last one."""
     stopped_by: int | None
@@ -56,7 +57,7 @@ class Result:
 def train(
     plan: Plan,
     *,
-    run_dir: Path | str,
+    run_dir: Path | str | None = None,
     model: nn.Module | None = None,
     data: TrainingData | None = None,
     resume: str | Path | None = None,
@@ -68,7 +69,7 @@ def train(
 
     Args:
         plan: from `make_plan`, or read from a build directory.
-        run_dir: where the run lives; made if it is not there.
+        run_dir: where the run lives, made if it is not there; `runs/<name>-<target>` if None.
         model: a module in place of the plan's, with `hidden` and `head_weight` as in
             `train.step.Trainable`; its fp32 parameters are trained in place.
         data: sequences in place of the spec's data.
@@ -89,11 +90,12 @@ def train(
     if stop_after is not None and stop_after < 1:
         raise InputError(f"stop_after is {stop_after}; steps count from 1")
     place = training_device(plan, device)
-    directory = Path(run_dir)
+    directory = Path(run_dir if run_dir is not None else f"runs/{default_directory(plan).name}")
     with _owned(directory), StopRequest() as stop:
         start = _find_start(directory, resume)
         events = resuming.changes(start.state["spec"], plan.spec) if start else []
         sequences = data if data is not None else open_data(plan)
+        require_training_data(sequences)
         if model is None:
             require_memory(plan, place)
             model, ours = build(plan, device=place), True

@@ -112,6 +112,9 @@ def adamw(model: nn.Module, spec: OptimizerSpec) -> torch.optim.AdamW:
     Matrices decay; vectors (norms, sinks) and embeddings do not, and a tied head is an
     embedding. Allocating the state here makes a run that does not fit fail before its first
     step, and gives every checkpoint the same names.
+
+    Raises:
+        InputError: no parameter of `model` asks for a gradient.
     """
     embeddings = {id(module.weight) for module in model.modules() if _is_embedding(module)}
     decay: list[nn.Parameter] = []
@@ -121,6 +124,8 @@ def adamw(model: nn.Module, spec: OptimizerSpec) -> torch.optim.AdamW:
             continue
         embedding = id(parameter) in embeddings or name.rpartition(".")[2] in EMBEDDINGS
         (rest if embedding or parameter.ndim < 2 else decay).append(parameter)
+    if not decay and not rest:
+        raise InputError(f"{type(model).__name__} has no parameter that requires a gradient")
     groups = [
         {"params": parameters, "weight_decay": weight_decay}
         for parameters, weight_decay in ((decay, spec.weight_decay), (rest, 0.0))

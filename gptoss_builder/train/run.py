@@ -143,7 +143,7 @@ class Run:
         return self.saved
 
     def evaluate(self, metrics: Metrics, display: Display) -> HeldOut | None:
-        """The held-out loss of the current weights; None if a signal came."""
+        """The held-out loss of the weights now; None if a signal came or nothing is held out."""
         held_out = held_out_loss(
             self.compute,
             self._stepper.trainable,

@@ -79,6 +79,7 @@ class Stepper:
 
         Raises:
             InputError: the spec has no training, or the module has not what `Trainable` asks.
+                What its `hidden` returns is looked at in every step.
         """
         if plan.spec.training is None:
             raise InputError("the spec has no training section, so there is nothing to train")
@@ -87,6 +88,7 @@ class Stepper:
                 raise InputError(f"{type(model).__name__} has no {name}; see train.step.Trainable")
         self._training = plan.spec.training
         self._aux_coefficient = plan.spec.model.moe.aux_loss
+        self._vocab = plan.spec.model.vocab
         self.model, self._guard = model, guard
         self._compiled = plan.execution.compile
         self._mixed = optim.MixedPrecision(model, plan.execution.precision, copy=self._compiled)
@@ -133,7 +135,9 @@ class Stepper:
     def _backward(
         self, tokens_BT: Tensor, labels_BT: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor]:
-        x_BTD, aux = self.trainable.hidden(tokens_BT)
+        outputs = self.trainable.hidden(tokens_BT)
+        _require_outputs(self.trainable, outputs, tokens_BT, self._vocab)
+        x_BTD, aux = outputs
         objective, nll = linear_cross_entropy(
             x_BTD.flatten(0, 1),
             self.trainable.head_weight,
@@ -146,6 +150,35 @@ class Stepper:
         weight = self._aux_coefficient / self._training.accumulate
         torch.autograd.backward(objective + weight * aux)
         return nll, aux.detach()
+
+
+def _require_outputs(trainable: Trainable, outputs: object, tokens_BT: Tensor, vocab: int) -> None:
+    """Hold a module to `Trainable` by shapes, which the host knows without waiting.
+
+    Raises:
+        InputError: it returned something else.
+    """
+    name, head_VD = type(trainable).__name__, trainable.head_weight
+    if (
+        not isinstance(outputs, tuple)
+        or len(outputs) != 2
+        or not all(isinstance(output, Tensor) for output in outputs)
+    ):
+        raise InputError(
+            f"{name}.hidden must return a tuple of two tensors, hidden states [B, T, D] and an "
+            f"auxiliary loss, not {type(outputs).__name__}"
+        )
+    x_BTD, aux = outputs
+    if x_BTD.shape[:-1] != tokens_BT.shape or aux.ndim:
+        raise InputError(
+            f"{name}.hidden of tokens {list(tokens_BT.shape)} returned {list(x_BTD.shape)} and an "
+            f"auxiliary loss of shape {list(aux.shape)}; it must be [B, T, D] and a scalar"
+        )
+    if head_VD.ndim != 2 or head_VD.shape[0] < vocab or head_VD.shape[1] != x_BTD.shape[-1]:
+        raise InputError(
+            f"{name}.head_weight is {list(head_VD.shape)}; it must be [V, D] with V at least "
+            f"model.vocab, {vocab}, and D that of hidden, {x_BTD.shape[-1]}"
+        )
 
 
 def _compile(compute: nn.Module) -> None:

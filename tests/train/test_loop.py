@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gptoss_builder.errors import ArtifactError, DeviceError, DivergedError, InputError, RunError
+from gptoss_builder.errors import (
+    ArtifactError,
+    DataError,
+    DeviceError,
+    DivergedError,
+    InputError,
+    RunError,
+)
 from gptoss_builder.kernels.launches import launches
 from gptoss_builder.model.build import build
 from gptoss_builder.train.loss import IGNORE
@@ -390,6 +398,78 @@ def test_a_users_module_trains_and_resumes_with_its_dropout(tmp_path: Path) -> N
     assert same(weights(resumed.model), weights(whole.model))
     with pytest.raises(InputError, match="Linear has no hidden"):
         run(plan, tmp_path / "other", model=nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "message"),
+    [
+        (lambda x_BTD: x_BTD, "a tuple of two tensors, .* not Tensor"),
+        (lambda x_BTD: (x_BTD, 0.0), "a tuple of two tensors"),
+        (lambda x_BTD: (x_BTD, torch.zeros(2)), r"auxiliary loss of shape \[2\]"),
+        (lambda x_BTD: (x_BTD[:, 1:], torch.zeros(())), r"tokens \[2, 16\] returned \[2, 15, 8\]"),
+        (lambda x_BTD: (x_BTD[..., 1:], torch.zeros(())), r"\[256, 8\]; .* that of hidden, 7"),
+    ],
+)
+def test_a_users_module_that_returns_something_else_is_told_what(
+    tmp_path: Path, hidden: Callable[[Tensor], object], message: str
+) -> None:
+    class Wrong(_Own):
+        def hidden(self, tokens_BT: Tensor) -> Any:
+            return hidden(self.embed(tokens_BT))
+
+    with pytest.raises(InputError, match=message):
+        run(small_plan(tmp_path), tmp_path / "run", model=Wrong())
+
+
+def test_a_head_smaller_than_the_vocabulary_and_a_frozen_module_are_refused(tmp_path: Path) -> None:
+    small = _Own()
+    small.embed = nn.Embedding(255, 8)
+    plan = small_plan(tmp_path)
+    with pytest.raises(InputError, match=r"head_weight is \[255, 8\]; .* model.vocab, 256"):
+        run(plan, tmp_path / "small", model=small)
+    with pytest.raises(InputError, match="_Own has no parameter that requires a gradient"):
+        run(plan, tmp_path / "frozen", model=_Own().requires_grad_(False))
+
+
+class _Counting:
+    """A user's data: lists and tensors serve as well as arrays."""
+
+    identity = "counting"
+
+    def __init__(self, *, held: int, label: int = 0, type_: Any = list) -> None:
+        self.held_out_count, self.label, self.type = held, label, type_
+
+    def sequence(self, position: int) -> tuple[Any, Any]:
+        ids = [(position + token) % 256 for token in range(17)]
+        return self.type(ids[:-1]), self.type(ids[1:])
+
+    def held_out(self, index: int) -> tuple[Any, Any]:
+        tokens, labels = self.sequence(index)
+        return tokens, self.type([self.label] * 16) if self.label else labels
+
+
+def test_a_users_data_trains_and_may_hold_nothing_out(tmp_path: Path) -> None:
+    plan = small_plan(tmp_path)
+    kinds = {"lists": list, "tensors": torch.tensor, "arrays": np.array}
+    results = {
+        name: run(plan, tmp_path / name, data=_Counting(held=3, type_=kind))
+        for name, kind in kinds.items()
+    }
+    assert len({result.held_out for result in results.values()}) == 1
+    nothing = run(plan, tmp_path / "none", data=_Counting(held=0))
+    ignored = run(plan, tmp_path / "ignored", data=_Counting(held=2, label=IGNORE))
+    for result in (nothing, ignored):
+        assert result.held_out is None
+        assert same(weights(result.model), weights(results["lists"].model))
+
+
+def test_what_is_not_training_data_is_refused(tmp_path: Path) -> None:
+    plan = small_plan(tmp_path)
+    with pytest.raises(DataError, match="list has no identity, held_out_count, sequence, held_out"):
+        run(plan, tmp_path / "list", data=[])
+    halves = _Counting(held=1, type_=lambda ids: np.array(ids) + 0.5)
+    with pytest.raises(DataError, match="tokens of float64 and labels of float64"):
+        run(plan, tmp_path / "floats", data=halves)
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(4, 4), (9, 4), (0, 1)])
