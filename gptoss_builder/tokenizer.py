@@ -57,7 +57,10 @@ class ByteTokenizer:
 
 
 class JsonTokenizer:
-    """A `tokenizer.json` of the Hugging Face `tokenizers` library."""
+    """A `tokenizer.json` of the Hugging Face `tokenizers` library.
+
+    Whole documents are wanted, so truncation and padding that the file asks for are left out.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read `path`.
@@ -78,6 +81,9 @@ class JsonTokenizer:
             self._backend: Any = Backend.from_str(text)
         except Exception as error:  # the package raises nothing narrower
             raise ArtifactError(f"{path} is not a tokenizer.json: {error}") from error
+        # A file may ask for either. Cut documents would lose text, and pads would be trained on.
+        self._backend.no_truncation()
+        self._backend.no_padding()
         self.name = str(path)
         self.identity = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
         vocabulary: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
@@ -120,6 +126,6 @@ def _read_json_text(path: Path) -> str:
         ) from error
     except OSError as error:
         raise InputError(f"tokenizer {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # not UTF-8, or not JSON
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested without end
         raise ArtifactError(f"{path} is not a tokenizer.json: {error}") from error
     return text

@@ -211,10 +211,22 @@ def test_a_tokenizer_json_reads_text_and_ends_documents(tmp_path: Path) -> None:
     assert tokenizer.decode([1, 2]) == "ein wort"
 
 
+def test_a_tokenizer_that_asks_to_cut_and_pad_documents_does_neither(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    path = _tokenizer_json(tmp_path / "t.json")
+    backend = tokenizers.Tokenizer.from_file(str(path))
+    backend.enable_truncation(1)
+    backend.enable_padding(length=3)
+    backend.save(str(path))
+    tokenizer = load_tokenizer(str(path))
+    assert tokenizer.encode("wort ein") == [2, 1]
+    assert tokenizer.encode_all(["wort ein", "", "ein"]) == [[2, 1], [], [1]]
+
+
 def test_a_tokenizer_that_is_missing_or_broken_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"t\.json is not there"):
         load_tokenizer(str(tmp_path / "t.json"))
-    for content in (b"{", b"{}", b"\xff", b"[]"):
+    for content in (b"{", b"{}", b"\xff", b"[]", b"[" * 100_000):
         (tmp_path / "t.json").write_bytes(content)
         with pytest.raises(ArtifactError, match=r"t\.json is not a tokenizer\.json"):
             load_tokenizer(str(tmp_path / "t.json"))
