@@ -48,8 +48,13 @@ def refuse_foreign(directory: Path) -> None:
     """Raise unless `directory` is absent, empty or a build of ours.
 
     Raises:
-        InputError: it is a file, a link, or a folder that this project did not write.
+        InputError: it is a file, a link, a folder that this project did not write, or one that
+            cannot be replaced because its path does not name it.
     """
+    if directory.name in {"", ".."}:
+        raise InputError(
+            f"{directory} cannot be replaced as a whole; name a folder in it with --out"
+        )
     if not directory.exists() and not directory.is_symlink():
         return
     if directory.is_symlink() or not directory.is_dir():

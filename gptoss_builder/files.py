@@ -35,7 +35,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside `path`; it takes the place of `path` when the block ends well.
 
     A folder that is at `path` already is replaced whole; whether it may be is the caller's to
-    check first. If the block raises, `path` is as it was and nothing else stays.
+    check first. If anything raises, `path` is as it was and nothing else stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -44,8 +44,14 @@ def new_directory(path: Path) -> Iterator[Path]:
         yield fresh
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            path.rename(old / path.name)
-            fresh.rename(path)
+            try:
+                path.rename(old / path.name)
+                fresh.rename(path)
+            except BaseException:
+                if (old / path.name).exists():
+                    (old / path.name).rename(path)
+                old.rmdir()
+                raise
             shutil.rmtree(old)
         else:
             fresh.rename(path)
