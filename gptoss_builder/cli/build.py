@@ -17,6 +17,7 @@ from gptoss_builder.build_directory import (
     with_data_paths_from_here,
     write_build,
 )
+from gptoss_builder.cli.output import show_what_it_can
 from gptoss_builder.errors import GptossError, InputError, LaunchError
 from gptoss_builder.pipeline import Checked, check
 from gptoss_builder.plan.aot import compile_kernels, requests_of
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0 built, 2 bad input, 1 a failure of ours."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    show_what_it_can()
     try:
         if options.example is not None:
             return _print_example(options.example)

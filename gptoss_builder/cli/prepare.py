@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+from gptoss_builder.cli.output import show_what_it_can
 from gptoss_builder.errors import DataError, GptossError
 from gptoss_builder.files import new_directory
 from gptoss_builder.tokenizer import load_tokenizer
@@ -66,6 +67,7 @@ def stdlib_text(directory: Path, *, source: Path | None = None) -> tuple[int, in
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 2 is bad input, 1 a failure to write."""
     options = _parser().parse_args(arguments)
+    show_what_it_can()
     try:
         if options.command == "stdlib":
             _refuse_other(options.out, "*.py.txt")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from gptoss_builder.cli.output import show_what_it_can
 from gptoss_builder.errors import GptossError, InputError
 from gptoss_builder.plan.artifact import read_plan
 from gptoss_builder.plan.schema import Plan
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 
 STOPPED = 3
 """Exit code of a run that a signal stopped after it had saved a checkpoint."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C before the first step, or a second one: what a shell expects."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; see `EPILOG` for the exit codes."""
     options = _parser().parse_args(arguments)
+    show_what_it_can()
     console = Console()
     try:
         with warnings.catch_warnings():
@@ -37,10 +41,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"gptoss-train: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("gptoss-train: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     build = Path(options.build)
+    if build.is_file():
+        raise InputError(
+            f"{build} is a file; name the folder that gptoss-build wrote (for a spec, run "
+            f"gptoss-build {build} first)"
+        )
     plan = _with_data(read_plan(build / "plan.json"), options.data, options.tokenizer)
     run_dir = Path(options.run) if options.run else Path("runs") / build.resolve().name
     if plan.execution.device == "cpu":
@@ -48,8 +60,11 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         # same two cores, spinning made a step of specs/tiny.yaml five times as long.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _require_train_extra()
+    from gptoss_builder.cli.sample import print_sample, sample_start
+    from gptoss_builder.model.transformer import Transformer
     from gptoss_builder.train.loop import train
 
+    start = sample_start(plan, options.prompt) if options.sample else None
     result = train(
         plan,
         run_dir=run_dir,
@@ -61,8 +76,9 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     print(_summary(result, plan, run_dir))
     if result.stopped_by is not None:
         return STOPPED
-    if options.sample:
-        _print_sample(result, plan, options.prompt, options.sample)
+    if start is not None:
+        assert isinstance(result.model, Transformer)  # no other module was handed to train
+        print_sample(result.model, start, options.sample)
     return 0
 
 
@@ -76,33 +92,6 @@ def _summary(result: Result, plan: Plan, run_dir: Path) -> str:
     if not result.trained:
         return f"nothing to do: {run_dir} is at step {result.steps_done} of {steps}"
     return f"trained to step {result.steps_done} of {steps}; {result.checkpoint} is saved"
-
-
-def _print_sample(result: Result, plan: Plan, prompt: str | None, tokens: int) -> None:
-    from typing import cast
-
-    import torch
-
-    from gptoss_builder.generate import Sampling, context_limit, stream
-    from gptoss_builder.model.transformer import Transformer
-    from gptoss_builder.tokenizer import load_tokenizer
-
-    if plan.spec.data is None:
-        return
-    tokenizer = load_tokenizer(plan.spec.data.tokenizer)
-    start = [] if tokenizer.end is None else [tokenizer.end]
-    ids = start + tokenizer.encode("\n" if prompt is None and not start else prompt or "")
-    tokens = min(tokens, context_limit(plan.spec) - len(ids))
-    if tokens < 1:
-        raise InputError("--prompt fills the whole context; give a shorter one")
-    new = stream(
-        cast(Transformer, result.model),
-        torch.tensor([ids]),
-        tokens,
-        Sampling(temperature=0.8, seed=plan.spec.seed),
-    )
-    text = tokenizer.decode([int(token) for token in new])
-    print(f"\nsample of {tokens} tokens at temperature 0.8:\n{prompt or ''}{text}")
 
 
 def _with_data(plan: Plan, data: str | None, tokenizer: str | None) -> Plan:
@@ -139,7 +128,7 @@ A run directory holds checkpoints/, metrics.jsonl (a line a step) and run.jsonl 
 SIGTERM or Ctrl-C saves a checkpoint at the next step boundary; a second one stops at once.
 
 Exit codes: 0 done, or nothing left to do; 1 the run failed; 2 bad input; 3 stopped by a signal
-with a checkpoint saved.
+with a checkpoint saved; 130 stopped at once by Ctrl-C.
 """
 
 
@@ -152,7 +141,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("build", metavar="BUILD_DIR", help="what gptoss-build wrote")
-    add("--run", metavar="DIR", help="where the run lives (default: runs/<name of BUILD_DIR>)")
+    add(
+        "--run",
+        type=_path,
+        metavar="DIR",
+        help="where the run lives (default: runs/<name of BUILD_DIR>)",
+    )
     add(
         "--resume",
         nargs="?",
@@ -161,19 +155,24 @@ def _parser() -> argparse.ArgumentParser:
         help="continue from the newest complete checkpoint of the run, or from this one; a run "
         "without any starts",
     )
-    add("--data", metavar="PATH", help="text or token shards in place of the spec's data.path")
-    add("--tokenizer", metavar="PATH", help="in place of the spec's data.tokenizer")
+    add(
+        "--data",
+        type=_path,
+        metavar="PATH",
+        help="text or token shards in place of the spec's data.path",
+    )
+    add("--tokenizer", type=_path, metavar="PATH", help="in place of the spec's data.tokenizer")
     add(
         "--stop-after",
-        type=_positive,
+        type=_step,
         metavar="STEP",
         help="save and end after this optimizer step; the schedule stays that of the whole run",
     )
     add("--device", metavar="DEVICE", help="such as cuda:1 (default: the current GPU, or the CPU)")
-    add("--prompt", metavar="TEXT", help="what the sample at the end continues")
+    add("--prompt", type=_text, metavar="TEXT", help="what the sample at the end continues")
     add(
         "--sample",
-        type=int,
+        type=_tokens,
         default=400,
         metavar="TOKENS",
         help="length of the sample at the end; 0 is none (default: 400)",
@@ -181,11 +180,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a step; give 1 or more")
-    return value
+def _step(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a step; give 1 or more")
+    return int(text)
+
+
+def _tokens(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a number of tokens; give 0 or more")
+    return int(text)
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return text
+
+
+def _text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError("the text is not UTF-8") from error
+    return text
 
 
 if __name__ == "__main__":

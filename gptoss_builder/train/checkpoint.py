@@ -160,6 +160,11 @@ def load(path: Path) -> Checkpoint:
     Raises:
         ArtifactError: it is not a checkpoint, or a file is missing, cut short or changed.
     """
+    if not (path / MANIFEST).exists():
+        raise ArtifactError(
+            f"{path} is no checkpoint: there is no {MANIFEST} in it; name a folder such as "
+            "runs/NAME/checkpoints/step-00000200"
+        )
     manifest = read_json(path / MANIFEST, "checkpoint.schema.json")
     for name, expected in manifest["files"].items():
         if not (path / name).is_file():

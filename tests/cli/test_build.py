@@ -6,6 +6,9 @@ import errno
 import hashlib
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -135,6 +138,30 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert main([str(SPECS / "tiny.yaml"), "--out", str(tmp_path / "link")]) == 2
     assert not list((tmp_path / "real").iterdir())
+
+
+@pytest.mark.parametrize("out", [".", "..", "/"])
+def test_a_folder_that_its_path_does_not_name_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str
+) -> None:
+    place = tmp_path / "empty" / "inner"
+    place.mkdir(parents=True)
+    monkeypatch.chdir(place)
+    assert main([str(SPECS / "tiny.yaml"), "--out", out]) == 2
+    assert "cannot be replaced as a whole" in capsys.readouterr().err
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty", place]
+
+
+def test_a_terminal_that_knows_ascii_only_shows_the_summary(tmp_path: Path) -> None:
+    spec, out = str(SPECS / "gpt_oss_lite.yaml"), str(tmp_path / "out")
+    done = subprocess.run(
+        [sys.executable, "-m", "gptoss_builder.cli.build", spec, "--out", out, "--no-compile"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"wrote " in done.stdout
 
 
 def test_a_bad_spec_is_reported_and_nothing_is_written(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from gptoss_builder.errors import InputError
 from gptoss_builder.plan.artifact import write_plan
 from gptoss_builder.train import checkpoint
 from tests.train.runs import TEXT, lines, run, small_plan
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -62,9 +65,11 @@ def test_data_can_be_put_elsewhere(build: Path, capsys) -> None:
     ("arguments", "message"),
     [
         (["nowhere"], "plan.json is not there; gptoss-build writes it"),
+        (["text.txt"], "text.txt is a file; name the folder that gptoss-build wrote"),
+        (["build/small-cpu", "--prompt", "a" * 16], "has 17 tokens and fills the whole context"),
         (["build/small-cpu", "--device", "cuda"], "this build is for cpu (cpu), not for cuda"),
         (["build/small-cpu", "--device", "tpu?"], "tpu? is not a device"),
-        (["build/small-cpu", "--resume", "step-1"], "step-1/manifest.json cannot be read"),
+        (["build/small-cpu", "--resume", "step-1"], "step-1 is no checkpoint"),
         (["build/small-cpu", "--tokenizer", "t.json"], "tokenizer t.json is not there"),
         (["build/small-cpu", "--run", "text.txt"], "run directory text.txt cannot be written"),
     ],
@@ -80,10 +85,57 @@ def test_bad_input_is_exit_code_2_and_one_line(
 
 
 def test_wrong_usage_is_exit_code_2(build: Path) -> None:
-    for arguments in ([], [str(build), "--stop-after", "0"], [str(build), "--nope"]):
+    wrong = [
+        ["--stop-after", "0"],
+        ["--stop-after", "x"],
+        ["--sample", "-5"],
+        ["--sample", "x"],
+        ["--data", ""],
+        ["--tokenizer", ""],
+        ["--run", ""],
+        ["--prompt", "\udcff"],
+        ["--nope"],
+    ]
+    for arguments in ([], *([str(build), *option] for option in wrong)):
         with pytest.raises(SystemExit) as caught:
             cli.main(arguments)
         assert caught.value.code == 2
+
+
+def test_what_cannot_be_sampled_is_refused_before_training(build: Path, capsys) -> None:
+    assert cli.main([str(build), "--prompt", "a" * 16]) == 2
+    assert not Path("runs").exists()
+
+
+def test_a_context_of_one_token_has_no_room_for_a_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    build = _build(tmp_path, {"steps": 1, "context": 1})
+    assert cli.main([str(build)]) == 0
+    assert "no sample: the context has no room for a token" in capsys.readouterr().out
+
+
+def test_a_terminal_that_knows_ascii_only_shows_the_sample(build: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gptoss_builder.cli.train", str(build), "--prompt", "é→"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"sample of 10 tokens at temperature 0.8:\n??" in done.stdout
+
+
+def test_ctrl_c_before_the_first_step_leaves_without_a_traceback(
+    build: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "read_plan", interrupted)
+    assert cli.main([str(build)]) == 130
+    assert capsys.readouterr().err == "gptoss-train: interrupted\n"
 
 
 @pytest.mark.filterwarnings("default")
