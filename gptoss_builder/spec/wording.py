@@ -50,6 +50,8 @@ def missing(path: FieldPath) -> Fault:
     fix = f"add `{name}`: {field.told()}"
     if len(field.choices) == 1 and field.kind == "choice":
         fix = f"add `{name}: {field.choices[0]}`"
+    if path == ("spec",):
+        fix += ", or leave the file out with --exclude if it is no spec"
     message = f"{section} has no `{name}` ({field.doc.rstrip('.')})"
     return Fault(problems.MISSING, message, fix, path, at_key=True)
 
@@ -144,12 +146,23 @@ def _number_as_text(given: Given, field: SpecField) -> _Verdict:
     found = lookalike(text)
     if found is None:
         return _type(field)
-    whole = field.kind == "integer"
-    meant = [word for word in found.meant if not whole or isinstance(read_plain(word), int)]
+    meant = [word for word in found.meant if _takes(field, read_plain(word))]
+    if field.pattern[-1].endswith("_gib") and (size := re.fullmatch(r"([0-9]+) ?[gG]i?B?", text)):
+        meant = [size[1]]
     if not meant:
-        return _type(field)
+        return _Verdict(problems.SPELLING, f", {found.what}", f"write {field.told()}")
     sure = meant[0] if len(found.meant) == 1 and given.plain else ""
     return _Verdict(problems.SPELLING, f", {found.what}", f"write {' or '.join(meant)}", sure)
+
+
+def _takes(field: SpecField, value: object) -> bool:
+    """Whether a number field takes a value: of its kind, and within its bounds."""
+    if isinstance(value, bool) or not isinstance(
+        value, int if field.kind == "integer" else float | int
+    ):
+        return False
+    low, high = field.range.low, field.range.high
+    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _wrong_boolean(given: Given, field: SpecField) -> _Verdict:

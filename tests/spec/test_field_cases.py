@@ -120,6 +120,8 @@ def test_a4_an_unknown_key_names_its_section_and_what_was_meant(
         ("window: 33", "window: 1:30", "SP016", "write 90"),
         ("context: 130", "context: 131072k", "SP016", "write 131072000 or 134217728"),
         ("context: 130", "context: 128K", "SP016", "write 128000 or 131072"),
+        ("layers: 3", "layers: 4k", "SP016", "write 4000 or 4096"),
+        ("layers: 3", "layers: 5k", "SP016", "write a whole number from 1 to 4096"),
         ("layers: 3", "layers: 4#c", "SP016", "write 4"),
         ("layers: 3", "layers: yes", "SP015", "write a whole number from 1 to 4096"),
         ("layers: 3", "layers: on", "SP015", "write a whole number from 1 to 4096"),
@@ -138,6 +140,12 @@ def test_a5_what_yaml_versions_read_differently_is_refused(
     assert finding.code == code
     assert f"is `{written}`" in finding.message
     assert said in finding.fix
+
+
+@pytest.mark.parametrize("written", ["2G", "2GB", "2 GiB", "2gb"])
+def test_a5_a_unit_that_the_field_has_anyway_is_left_out(written: str) -> None:
+    finding = only(read(edited("{gpu: cpu}", f"{{gpu: cpu, margin_gib: {written}}}")))
+    assert (finding.code, finding.fix) == ("SP016", "write 2")
 
 
 def test_a5_a_name_may_be_a_word_that_old_yaml_takes_for_a_truth_value() -> None:
