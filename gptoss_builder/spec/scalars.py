@@ -127,7 +127,7 @@ def _comment(text: str) -> Lookalike | None:
 
 
 def _unit(text: str) -> Lookalike | None:
-    match = re.fullmatch(r"([0-9]{1,15}) ?([kKmMgGbBtT])i?B?", text)
+    match = re.fullmatch(r"([0-9]{1,15}) ?([kKmMgGbBtT])i?[bB]?", text)
     if match is None:
         return None
     count, power = int(match[1]), _UNITS[match[2].lower()]
