@@ -147,7 +147,9 @@ def _number_as_text(given: Given, field: SpecField) -> _Verdict:
     if found is None:
         return _type(field)
     meant = [word for word in found.meant if _takes(field, read_plain(word))]
-    if field.pattern[-1].endswith("_gib") and (size := re.fullmatch(r"([0-9]+) ?[gG]i?[bB]?", text)):
+    if field.pattern[-1].endswith("_gib") and (
+        size := re.fullmatch(r"([0-9]+) ?[gG]i?[bB]?", text)
+    ):
         meant = [size[1]]
     if not meant:
         return _Verdict(problems.SPELLING, f", {found.what}", f"write {field.told()}")
