@@ -7,7 +7,7 @@ running is not.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from checkers.rule import Module
@@ -58,14 +58,15 @@ def origins(tree: ast.Module) -> Mapping[str, str]:
             package = "." * node.level + (node.module or "")
             for alias in node.names:
                 found[alias.asname or alias.name] = f"{package}.{alias.name}"
-    for target, value in _assignments(tree):
+    for target, value in assignments(tree):
         origin = resolve(value, found)
         if origin is not None and target not in found:
             found[target] = origin
     return found
 
 
-def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Every assignment to one name, with its value."""
     for node in nodes(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target: ast.expr = node.targets[0]
@@ -92,7 +93,7 @@ def resolve(node: ast.AST, names: Mapping[str, str]) -> str | None:
 def constants(tree: ast.Module) -> Mapping[str, str]:
     """Names that are assigned one constant string and nothing else."""
     seen: dict[str, str | None] = {}
-    for target, value in _assignments(tree):
+    for target, value in assignments(tree):
         text = spelled(value, {})
         seen[target] = text if target not in seen else None
     return {name: text for name, text in seen.items() if text is not None}
@@ -114,7 +115,29 @@ def spelled(node: ast.AST, names: Mapping[str, str]) -> str | None:
             args=[ast.List(elts=parts) | ast.Tuple(elts=parts)],
         ):
             return _joined(between, parts, names)
+    return _formatted(node, names)
+
+
+def _formatted(node: ast.AST, names: Mapping[str, str]) -> str | None:
+    match node:
+        case ast.BinOp(left=ast.Constant(value=str(form)), op=ast.Mod(), right=value):
+            parts = value.elts if isinstance(value, ast.Tuple) else [value]
+            return _put_into(form.split("%s"), parts, names)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Constant(value=str(form)), attr="format"), args=parts
+        ):
+            return _put_into(form.split("{}"), parts, names)
     return None
+
+
+def _put_into(pieces: list[str], parts: Sequence[ast.AST], names: Mapping[str, str]) -> str | None:
+    """A format string with its places filled."""
+    if len(parts) != len(pieces) - 1:
+        return None
+    between: list[ast.AST] = [ast.Constant(pieces[0])]
+    for part, piece in zip(parts, pieces[1:], strict=True):
+        between += [part, ast.Constant(piece)]
+    return _joined("", between, names)
 
 
 def _joined(between: str, parts: Iterable[ast.AST], names: Mapping[str, str]) -> str | None:

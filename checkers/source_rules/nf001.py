@@ -4,12 +4,13 @@ import ast
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from checkers.kernel_use import leaves_by_the_way, of_kernel, suppressed_by, uses_kernel
 from checkers.rule import Module, SourceProblem, SourceRule
 from checkers.syntax import COMPILE, KERNEL, always_leaves, nodes, origins, resolve
 
 KERNEL_ERRORS = frozenset({"KernelError", "LaunchError", "MissingTritonError", "CapError"})
-KERNEL_HOMES = ("triton", "gptoss_builder.kernels", "gptoss_builder.plan.launch")
-OPS = frozenset({"w1w3", "triton_moe_w1w3_silu"})
+FOREIGN = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit"})
+"""What a person or the interpreter raises, and no kernel does."""
 
 
 @partial(
@@ -24,18 +25,20 @@ OPS = frozenset({"w1w3", "triton_moe_w1w3_silu"})
 def rule(module: Module) -> Iterator[SourceProblem]:
     if module.parts[-3:] == COMPILE:
         return  # It runs no model: a compile that fails is its result.
-    names = origins(module.tree)
-    for node in nodes(module.tree):
+    names, tree = origins(module.tree), module.tree
+    for node in nodes(tree):
         if isinstance(node, ast.Try | ast.TryStar):
             # In the kernel's own file everything is around the kernel.
-            kernel = module.parts[-3:] == KERNEL or _uses_kernel(node.body, names)
+            kernel = module.parts[-3:] == KERNEL or uses_kernel(node.body, tree)
             yield from _swallowed(node, names, kernel=kernel)
-        elif isinstance(node, ast.With | ast.AsyncWith) and _suppresses(node, names):
-            yield SourceProblem(
-                node,
-                "contextlib.suppress stands around the kernel",
-                "let the error through; it says what to set",
-            )
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            manager = suppressed_by(node, tree)
+            if manager is not None and uses_kernel(node.body, tree):
+                yield SourceProblem(
+                    node,
+                    f"{manager} stands around the kernel",
+                    "let the error through; it says what to set",
+                )
 
 
 def _swallowed(
@@ -46,7 +49,9 @@ def _swallowed(
             continue
         origins_caught = list(_caught(handler, names))
         caught = {origin.split(".")[-1] for origin in origins_caught}
-        if kernel or caught & KERNEL_ERRORS or any(map(_of_kernel, origins_caught)):
+        if handler.type is not None and caught and caught <= FOREIGN:
+            continue
+        if kernel or caught & KERNEL_ERRORS or any(map(of_kernel, origins_caught)):
             what = ", ".join(sorted(caught)) or "everything"
             yield SourceProblem(
                 handler,
@@ -54,12 +59,12 @@ def _swallowed(
                 "raise again, or remove the try; to run without the kernel set "
                 "model.moe.dispatch in the spec",
             )
-    if kernel:
-        for inner in node.finalbody:
-            if any(isinstance(part, ast.Return) for part in ast.walk(inner)):
-                yield SourceProblem(
-                    inner, "a return in finally swallows the kernel's error", "return after it"
-                )
+    way_out = leaves_by_the_way(node.finalbody) if kernel else None
+    if way_out is not None:
+        word = type(way_out).__name__.lower()
+        yield SourceProblem(
+            way_out, f"a {word} in finally swallows the kernel's error", f"{word} after it"
+        )
 
 
 def _caught(handler: ast.ExceptHandler, names: Mapping[str, str]) -> Iterator[str]:
@@ -68,34 +73,3 @@ def _caught(handler: ast.ExceptHandler, names: Mapping[str, str]) -> Iterator[st
         origin = resolve(kind, names) if kind is not None else None
         if origin is not None:
             yield origin
-
-
-def _suppresses(node: ast.With | ast.AsyncWith, names: Mapping[str, str]) -> bool:
-    suppressing = any(
-        isinstance(item.context_expr, ast.Call)
-        and resolve(item.context_expr.func, names) in ("contextlib.suppress", "suppress")
-        for item in node.items
-    )
-    return suppressing and _uses_kernel(node.body, names)
-
-
-def _uses_kernel(body: list[ast.stmt], names: Mapping[str, str]) -> bool:
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Import):
-                if any(_of_kernel(alias.name) for alias in node.names):
-                    return True
-            elif isinstance(node, ast.ImportFrom):
-                if _of_kernel(node.module or "") or any(a.name in OPS for a in node.names):
-                    return True
-            elif isinstance(node, ast.Call):
-                origin = resolve(node.func, names) or ""
-                named = (arg.value for arg in node.args if isinstance(arg, ast.Constant))
-                by_string = any(isinstance(name, str) and _of_kernel(name) for name in named)
-                if by_string or _of_kernel(origin) or origin.split(".")[-1] in OPS:
-                    return True
-    return False
-
-
-def _of_kernel(origin: str) -> bool:
-    return any(origin == home or origin.startswith(f"{home}.") for home in KERNEL_HOMES)

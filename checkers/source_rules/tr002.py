@@ -16,6 +16,7 @@ IMPORTERS = frozenset(
         "pkgutil.resolve_name",
         "pytest.importorskip",
         "runpy.run_module",
+        "sys.modules.get",
         "getattr",
     }
 )
@@ -36,7 +37,7 @@ def rule(module: Module) -> Iterator[SourceProblem]:
     fix = "write this part in PyTorch; Triton belongs in kernels/w1w3_triton.py alone"
     strings = constants(module.tree)
     for call, origin in calls(module):
-        if origin not in IMPORTERS:
+        if origin.removeprefix("builtins.") not in IMPORTERS:
             continue
         arguments = [*call.args, *(item.value for item in call.keywords)]
         texts = [spelled(argument, strings) for argument in arguments]

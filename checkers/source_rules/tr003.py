@@ -49,5 +49,6 @@ def rule(module: Module) -> Iterator[SourceProblem]:
 
 def _jits(origin: str, *, starred: bool) -> bool:
     parts = origin.split(".")
-    last = parts[-1] in ("jit", "autotune", "heuristics")
-    return origin in WRAPPERS or (last and parts[0] in PACKAGES) or (starred and origin == "jit")
+    # Triton's name may come through another module: torch's, or our own kernel's file.
+    jits = parts[-1] in ("jit", "autotune", "heuristics") and not PACKAGES.isdisjoint(parts)
+    return origin in WRAPPERS or jits or (starred and origin == "jit")

@@ -43,10 +43,80 @@ def test_triton_may_be_used_in_the_two_sanctioned_files_only():
         "import importlib\nNAME = 'trit'\nimportlib.import_module(NAME + 'on')\n",
         "getattr(__import__('mine'), 'triton')\n",
         "import builtins\nbuiltins.exec('import triton')\n",
+        "import builtins\nbuiltins.__import__('triton')\n",
+        "__import__('%s' % 'triton')\n",
+        "a = 'tri'\n__import__('{}{}'.format(a, 'ton'))\n",
+        "import sys\nsys.modules.get('triton')\n",
+        "from gptoss_builder.kernels import w1w3_triton as w\n@w.triton.jit\ndef k(x):\n    ...\n",
     ],
 )
 def test_triton_is_found_however_it_is_imported(text):
     assert any(code.startswith("TR") for code in codes(text, "mine/x.py"))
+
+
+IMPORT = "from gptoss_builder.kernels.w1w3 import w1w3\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def up(x):\n    return w1w3(x)\ntry:\n    up(x)\nexcept RuntimeError:\n    pass\n",
+        "def a(x):\n    return w1w3(x)\ndef b(x):\n    return a(x)\n"
+        "try:\n    b(x)\nexcept (OSError, RuntimeError):\n    y = 0\n",
+        "class M:\n    def up(self, x):\n        return w1w3(x)\n    def forward(self, x):\n"
+        "        try:\n            return self.up(x)\n        except RuntimeError:\n"
+        "            return 0\n",
+        "class M:\n    def __init__(self):\n        self.up = w1w3\n    def forward(self, x):\n"
+        "        try:\n            return self.up(x)\n        except RuntimeError:\n"
+        "            return 0\n",
+        "for _ in x:\n    try:\n        w1w3(x)\n    finally:\n        break\n",
+        "for _ in x:\n    try:\n        w1w3(x)\n    finally:\n"
+        "        if y:\n            continue\n",
+        "from contextlib import ExitStack, suppress\nwith ExitStack() as stack:\n"
+        "    stack.enter_context(suppress(RuntimeError))\n    w1w3(x)\n",
+        "class Quiet:\n    def __enter__(self):\n        return self\n"
+        "    def __exit__(self, *error):\n        return True\nwith Quiet():\n    w1w3(x)\n",
+        "from contextlib import contextmanager\n@contextmanager\ndef quiet():\n    try:\n"
+        "        yield\n    except RuntimeError:\n        pass\nwith quiet():\n    w1w3(x)\n",
+    ],
+)
+def test_kernel_that_is_swallowed_by_a_detour_is_found(text):
+    assert codes(IMPORT + text, "mine/x.py") == ["NF001"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    w1w3(x)\nexcept KeyboardInterrupt:\n    print()\n",
+        "try:\n    w1w3(x)\nfinally:\n    for a in b:\n        break\n",
+        "try:\n    w1w3(x)\nfinally:\n    def late():\n        return 1\n",
+        "from contextlib import suppress\nwith torch.no_grad():\n    with suppress(KeyError):\n"
+        "        d.pop(x)\n    w1w3(x)\n",
+        "def up(x):\n    return w1w3(x)\ntry:\n    other.up(x)\nexcept OSError:\n    pass\n",
+    ],
+)
+def test_ordinary_code_near_the_kernel_is_left_alone(text):
+    assert codes(IMPORT + text, "mine/x.py") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "match HAS_TRITON:\n    case True:\n        f()\n    case _:\n        g()\n",
+        "f = {True: a, False: b}[HAS_TRITON]\n",
+        "f = (a, b)[use_triton]\n",
+        "from importlib.util import find_spec\nok = find_spec('triton') is not None\n"
+        "if ok:\n    f()\nelse:\n    g()\n",
+        "ok = has_triton() and cuda\nf = a if ok else b\n",
+    ],
+)
+def test_flag_routes_in_any_form(text):
+    assert codes(text, "mine/x.py") == ["NF002"]
+
+
+def test_what_is_only_handed_a_flag_is_none():
+    text = "options = Options(use_triton=use_triton)\nif options.verbose:\n    f()\n"
+    assert codes(text, "mine/x.py") == []
 
 
 def test_hot_path_rule_reads_the_hot_path_alone():
