@@ -38,10 +38,23 @@ def data_path(spec: Spec, directory: Path) -> Path | None:
     if spec.data is None:
         return None
     path = directory / spec.data.path
+    return path if _exists(path) else None
+
+
+def _exists(path: Path) -> bool:
     try:
-        return path if path.exists() else None
+        return path.exists()
     except (OSError, ValueError):
-        return None
+        return False
+
+
+def data_is_here(spec: Spec, directory: Path) -> bool:
+    """Whether everything that the spec names as data, if anything, is there to be looked at."""
+    if spec.data is None:
+        return True
+    if data_path(spec, directory) is None:
+        return False
+    return spec.data.tokenizer == "bytes" or _exists(directory / spec.data.tokenizer)
 
 
 def read_json(path: Path) -> Mapping[str, Any] | None:

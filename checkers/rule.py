@@ -137,11 +137,11 @@ class CompileRule(Rule):
 class SuppressionRule(FieldRule):
     """The rule about suppressions.
 
-    Its check is given the spec, every rule, the codes of the advice that was found, and
-    whether every rule had its turn.
+    Its check is given the spec, every rule, the codes of the advice that was found, and the
+    codes of the rules whose silence says that there is nothing to find.
     """
 
-    check: Callable[[Spec, Mapping[str, Rule], Collection[str], bool], Iterable[Problem]]
+    check: Callable[[Spec, Mapping[str, Rule], Collection[str], Collection[str]], Iterable[Problem]]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from checkers.data_files import data_is_here
 from checkers.registry import (
     COMPILE_RULES,
     DATA_RULES,
@@ -27,7 +28,7 @@ from gptoss_builder.findings import Finding, Position, Severity
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.spec.load import Document
 from gptoss_builder.spec.schema import Spec
-from gptoss_builder.targets import Target
+from gptoss_builder.targets import Target, lookup
 
 
 @dataclass(frozen=True)
@@ -126,14 +127,14 @@ def _located(document: Document, rule: Rule, problems: Iterable[Problem]) -> lis
 
 
 def suppress(
-    document: Document, findings: Iterable[Finding], *, complete: bool
+    document: Document, findings: Iterable[Finding], *, plan: Plan | None
 ) -> tuple[list[Finding], int]:
     """Drop the advice that the spec accepts, and report suppressions without use.
 
     Args:
         document: the spec, with its `suppress` list.
         findings: everything that was found in it.
-        complete: whether every rule had its turn; only then is an unused one reported.
+        plan: what the spec came to; without one nothing is known to be unused.
 
     Returns:
         What remains, and how many findings were dropped.
@@ -150,8 +151,24 @@ def suppress(
         if finding.code not in accepted or finding.severity is Severity.ERROR
     ]
     dropped = len(found) - len(kept)
-    unused = UNUSED_SUPPRESSION.check(spec, RULES, advice, complete)
+    judged = _judged(document, plan) if plan is not None else frozenset()
+    unused = UNUSED_SUPPRESSION.check(spec, RULES, advice, judged)
     return kept + _located(document, UNUSED_SUPPRESSION, unused), dropped
+
+
+def _judged(document: Document, plan: Plan) -> frozenset[str]:
+    """Rules whose silence says that they have nothing to find, here and elsewhere.
+
+    Not so for a card that `--target` put in place of the spec's own, and for data that lie on
+    another machine.
+    """
+    spec = document.spec
+    apart: list[FieldRule] = []
+    if spec is None or lookup(spec.target.gpu).name != plan.target.name:
+        apart += [*TARGET_RULES, *PLAN_RULES]
+    if spec is None or not data_is_here(spec, document.directory):
+        apart += DATA_RULES
+    return frozenset(RULES) - {rule.code for rule in apart}
 
 
 def check_python(file: str) -> list[Finding]:

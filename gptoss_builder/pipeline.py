@@ -77,7 +77,7 @@ def check(
             findings += run.check_plan(document, plan)
             if compile_kernels:
                 findings += run.check_compiled(document, plan)
-    kept, dropped = run.suppress(document, findings, complete=plan is not None)
+    kept, dropped = run.suppress(document, findings, plan=plan)
     return Checked(document, plan, tuple(sorted(kept, key=run.by_position)), dropped)
 
 

@@ -21,7 +21,7 @@ from gptoss_builder.spec.schema import Spec
     reads=("suppress",),
 )
 def rule(
-    spec: Spec, rules: Mapping[str, Rule], given: Collection[str], complete: bool
+    spec: Spec, rules: Mapping[str, Rule], given: Collection[str], judged: Collection[str]
 ) -> Iterator[Problem]:
     for index, entry in enumerate(spec.suppress):
         field, code = f"suppress[{index}].rule", entry.rule
@@ -36,5 +36,5 @@ def rule(
             )
         elif code in {earlier.rule for earlier in spec.suppress[:index]}:
             yield Problem(field, f"{code} is suppressed twice", "remove one of the entries")
-        elif complete and code not in given:
+        elif code in judged and code not in given:
             yield Problem(field, f"{code} finds nothing to suppress here", "remove the entry")

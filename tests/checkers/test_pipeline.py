@@ -140,6 +140,32 @@ def test_suppression_never_hides_an_error():
     assert [f.code for f in check("x.yaml", text=text).errors] == ["MO001", "SP102"]
 
 
+def test_suppressed_advice_on_data_stands_where_the_data_are_not(tmp_path):
+    text = SAMPLE + "suppress: [{rule: TN022, reason: a small text on purpose}]\n"
+    path = tmp_path / "spec.yaml"
+    path.write_text(text)
+    assert check(path).findings == ()
+    (tmp_path / "text").write_text("words " * 1000)  # 100 steps of 256 tokens, 4.5 times over
+    assert (check(path).findings, check(path).suppressed) == ((), 1)
+    (tmp_path / "text").write_text("words " * 100_000)
+    assert [finding.code for finding in check(path).findings] == ["SP102"]
+
+
+def test_suppressed_advice_on_the_own_card_stands_under_another_target(tmp_path):
+    kernel = "kernel: {block_t: 64, block_k: 32, block_n: 64, num_warps: 4, num_stages: 2}\n"
+    text = edited(
+        GPU_SAMPLE,
+        ("gpu: h200", "gpu: t4"),
+        ("precision: bf16", "precision: fp32"),
+        ("d_ff: 64", "d_ff: 64\n    dispatch: triton_grouped"),
+    )
+    text += kernel + "suppress: [{rule: KL007, reason: x}, {rule: MO008, reason: y}]\n"
+    path = tmp_path / "spec.yaml"
+    path.write_text(text)
+    assert (check(path).findings, check(path).suppressed) == ((), 2)
+    assert "SP102" not in {finding.code for finding in check(path, target="h200").findings}
+
+
 def test_unused_suppression_is_not_reported_while_rules_could_not_run():
     # Without a plan the plan rules have not run, so nobody knows whether it is used.
     text = edited(SAMPLE, ("top_k: 2", "top_k: 9")) + "suppress: [{rule: CK004, reason: timed}]\n"
