@@ -20,17 +20,18 @@ def either(values: Iterable[object]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def divisors_near(number: int, wanted: int) -> tuple[int, ...]:
-    """The divisors of `number` next to `wanted`, below and above it; 1 and itself at the least.
+def divisors_near(number: int, wanted: int, most: int | None = None) -> tuple[int, ...]:
+    """The divisors of `number` next to `wanted`, below and above it, up to `most`; 1 is one.
 
     Far from `wanted` nothing is looked for: a spec can hold numbers of any size.
     """
-    wanted = min(wanted, number)
+    most = number if most is None else most
+    wanted = min(wanted, most)
     down = range(wanted, max(wanted - _FAR, 0), -1)
-    up = range(wanted, min(wanted + _FAR, number + 1))
+    up = range(wanted, min(wanted + _FAR, most + 1))
     below = next((divisor for divisor in down if number % divisor == 0), 1)
     above = next((divisor for divisor in up if number % divisor == 0), number)
-    return tuple(sorted({below, above}))
+    return tuple(divisor for divisor in sorted({below, above}) if divisor <= most)
 
 
 def multiples_near(number: int, unit: int, most: int) -> tuple[int, ...]:

@@ -25,9 +25,10 @@ def rule(spec: Spec) -> Iterator[Problem]:
     if training is None or not 0 < training.checkpoint_every < layers:
         return
     period = training.checkpoint_every
-    if layers % period:
+    even = divisors_near(layers, period, layers // 2)
+    if layers % period and even != (1,):  # Where layers are prime no period is even.
         yield Problem(
             "training.checkpoint_every",
             f"a period of {period} does not divide the {layers} layers",
-            f"set it to {either(divisors_near(layers, period))}",
+            f"set it to {either(even)}",
         )

@@ -29,6 +29,6 @@ def rule(spec: Spec) -> Iterator[Problem]:
         yield Problem(
             "kernel.num_stages",
             f"num_stages is {spec.kernel.num_stages}, and d_model {spec.model.d_model} is "
-            f"{steps} steps of block_k {spec.kernel.block_k}",
+            f"{steps} step{'' if steps == 1 else 's'} of block_k {spec.kernel.block_k}",
             f"set it to {steps} or less",
         )

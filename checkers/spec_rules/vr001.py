@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from functools import partial
 
 from checkers.rule import PlanRule, Problem
-from checkers.what_if import training_bytes
-from checkers.wording import GIB, gib
+from checkers.what_if import halved, larger_card, training_bytes
+from checkers.wording import GIB, either, gib
 from gptoss_builder.plan.schema import Plan
+
+SHORTEST_CHUNK = 512
+"""Tokens of a loss chunk below which another change is proposed."""
 
 
 @partial(
@@ -41,8 +43,19 @@ def _way_out(plan: Plan, room: int) -> str:
     training = plan.spec.training
     if training is None:
         return ""
+
+    def fits(**changes: int) -> bool:
+        return training_bytes(plan, **changes) <= room
+
+    def batch_fits(period: int, batch: int) -> bool:
+        return fits(checkpoint_every=period, micro_batch=batch)
+
+    # Shorter chunks of the loss cost nothing that a step shows, until they are very short.
+    chunk = halved(training.loss_chunk, lambda chunk: fits(loss_chunk=chunk))
+    if chunk is not None and chunk >= SHORTEST_CHUNK:
+        return f"set training.loss_chunk to {chunk}; that fits"
     for period in dict.fromkeys((training.checkpoint_every, 3, 2, 1)):
-        batch = _largest_batch(plan, period, room)
+        batch = halved(training.micro_batch, partial(batch_fits, period))
         if batch is None:
             continue
         words = []
@@ -53,22 +66,15 @@ def _way_out(plan: Plan, room: int) -> str:
             words.append(f"training.micro_batch to {batch}")
             words.append(f"training.accumulate to {more}, for the same tokens a step")
         return f"set {' and '.join(words)}; that fits"
-    return (
-        "a micro_batch of 1 and checkpointing do not help: shorten training.context (now "
-        f"{training.context}), narrow the model, or take a larger card"
-    )
-
-
-def _largest_batch(plan: Plan, period: int, room: int) -> int | None:
-    """The micro-batch, or its largest half, quarter, … that fits; None if one sequence does not."""
-    training = plan.spec.training
-    if training is None:
-        return None
-    halvings = range(training.micro_batch.bit_length())
-
-    def fits(halving: int) -> bool:
-        batch = training.micro_batch >> halving
-        return training_bytes(plan, checkpoint_every=period, micro_batch=batch) <= room
-
-    first = bisect_left(halvings, True, key=fits)
-    return training.micro_batch >> first if first < len(halvings) else None
+    least = {"micro_batch": 1, "checkpoint_every": 1}
+    context = halved(training.context, lambda context: fits(context=context, **least))
+    ways = ["narrow the model"]
+    if context is not None:
+        with_these = "with micro_batch 1 and checkpoint_every 1"
+        ways.insert(
+            0, f"shorten training.context to {context} (now {training.context}) {with_these}"
+        )
+    card = larger_card(plan, lambda card: training_bytes(plan, card))
+    if card is not None:
+        ways.append(f"take a larger card, such as {card}")
+    return f"a micro_batch of 1 and checkpointing are not enough: {either(ways)}"

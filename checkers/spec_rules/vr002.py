@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import partial
 
 from checkers.rule import PlanRule, Problem
-from checkers.wording import GIB, gib
+from checkers.what_if import halved, larger_card, serving_bytes
+from checkers.wording import GIB, either, gib
 from gptoss_builder.plan.schema import Plan
 
 
@@ -26,10 +28,35 @@ def rule(plan: Plan) -> Iterator[Problem]:
     if estimate.total_bytes + margin <= usable:
         return
     cache = f", {gib(plan.kv_cache.total_bytes)} of it cache" if plan.kv_cache else ""
-    batch = f"lower inference.batch (now {inference.batch}), " if inference.batch > 1 else ""
     yield Problem(
         "inference.context",
         f"serving needs {gib(estimate.total_bytes)} at its peak{cache}, and {gib(margin)} of "
         f"margin, but {plan.target.name} has {gib(usable)}",
-        f"{batch}shorten inference.context (now {inference.context}), or take a larger card",
+        _way_out(plan, usable - int(margin)),
     )
+
+
+def _way_out(plan: Plan, room: int) -> str:
+    """The largest batch that fits, or else the context, or else the card."""
+    inference = plan.spec.inference
+    if inference is None:
+        return ""
+    batches = range(inference.batch, 0, -1)
+
+    def fits(**changes: int) -> bool:
+        return serving_bytes(plan, **changes) <= room
+
+    first = bisect_left(batches, True, key=lambda batch: fits(batch=batch))
+    if first < len(batches):
+        return f"set inference.batch to {batches[first]} (now {inference.batch}); that fits"
+    context = halved(inference.context, lambda context: fits(batch=1, context=context))
+    alone = " with batch 1" if inference.batch > 1 else ""
+    ways = [
+        "narrow the model"
+        if context is None
+        else f"shorten inference.context to {context} (now {inference.context}){alone}"
+    ]
+    card = larger_card(plan, lambda card: serving_bytes(plan, card))
+    if card is not None:
+        ways.append(f"take a larger card, such as {card}")
+    return either(ways)

@@ -1,0 +1,90 @@
+"""Doing what a finding says makes it go away, and brings no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gptoss_builder.findings import Finding
+from gptoss_builder.pipeline import check
+
+LITE = yaml.safe_load((Path(__file__).parents[2] / "specs/gpt_oss_lite.yaml").read_text("utf-8"))
+SETTING = re.compile(r"(?:(training|inference|target)\.)?([a-z_]+) to (\d+)")
+
+
+def changed(**fields: object) -> dict[str, object]:
+    spec = {**LITE, "model": {**LITE["model"]}}
+    for name, value in fields.items():
+        section, _, field = name.partition("__")
+        spec[section] = {**spec[section], field: value}
+    return spec
+
+
+def told(finding: Finding) -> dict[str, int]:
+    """The settings that a fix names: `set training.micro_batch to 16`, `set it to 4`."""
+    section, _, own = finding.field.partition(".")
+    return {
+        f"{part or section}__{own if field == 'it' else field}": int(number)
+        for part, field, number in SETTING.findall(finding.fix)
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "fields"),
+    [
+        ({"training__micro_batch": 64}, "VR001", {"training__micro_batch", "training__accumulate"}),
+        (
+            {"training__micro_batch": 32, "training__checkpoint_every": 0},
+            "VR001",
+            {"training__micro_batch", "training__accumulate"},
+        ),
+        (
+            {"training__loss_chunk": 2**15, "training__micro_batch": 10},
+            "VR001",
+            {"training__loss_chunk"},
+        ),
+        ({"inference__batch": 64}, "VR002", {"inference__batch"}),
+        ({"training__checkpoint_every": 7}, "CK002", {"training__checkpoint_every"}),
+        ({"training__checkpoint_every": 11}, "CK002", {"training__checkpoint_every"}),
+        ({"training__checkpoint_every": 40}, "CK001", set()),
+        ({"training__eval_tokens": 10}, "TN015", set()),
+    ],
+)
+def test_setting_what_the_finding_says_repairs_it(change, code, fields):
+    change = {"target__gpu": "rtx4090", **change}
+    found = check(changed(**change)).findings
+    assert [finding.code for finding in found] == [code]
+    settings = told(found[0])
+    if fields:
+        assert settings.keys() == fields
+        assert check(changed(**{**change, **settings})).findings == ()
+
+
+def test_card_that_is_proposed_is_enough():
+    small = {"training__precision": "fp32", "training__micro_batch": 1}
+    found = check(changed(target__gpu="gtx1650", **small)).findings
+    (finding,) = (finding for finding in found if finding.code == "VR001")
+    card = re.search(r"such as (\S+)$", finding.fix)
+    assert card is not None
+    again = check(changed(target__gpu=card[1], **small)).findings
+    assert "VR001" not in {finding.code for finding in again}
+
+
+def test_no_card_is_proposed_where_none_is_enough():
+    found = check(changed(model__vocab=2**31 - 1)).findings
+    fixes = {finding.code: finding.fix for finding in found}
+    assert fixes["VR001"].endswith(": narrow the model")
+    assert fixes["VR002"] == "narrow the model"
+
+
+def test_prime_number_of_layers_has_no_even_period_to_propose():
+    spec = changed(training__checkpoint_every=3)
+    spec["model"]["layers"] = 13
+    spec["model"]["attention"] = {
+        **spec["model"]["attention"],
+        "pattern": ["window"] * 6 + ["full"] * 7,
+    }
+    assert "CK002" not in {finding.code for finding in check(spec).findings}
