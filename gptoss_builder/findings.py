@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -87,3 +88,16 @@ def printable(text: str, limit: int = 60) -> str:
         return text
     shown = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text[: limit + 1])
     return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
+
+
+def leaves(values: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Dotted path and value of everything in nested mappings that is no mapping itself.
+
+    >>> list(leaves({"moe": {"top_k": 2}, "layers": [1]}))
+    [('moe.top_k', 2), ('layers', [1])]
+    """
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, values

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from gptoss_builder.cli.built import read_build
 from gptoss_builder.cli.output import show_what_it_can
 from gptoss_builder.errors import GptossError, InputError
-from gptoss_builder.plan.artifact import read_plan
 from gptoss_builder.plan.schema import Plan
 
 if TYPE_CHECKING:
@@ -48,12 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     build = Path(options.build)
-    if build.is_file():
-        raise InputError(
-            f"{build} is a file; name the folder that gptoss-build wrote (for a spec, run "
-            f"gptoss-build {build} first)"
-        )
-    plan = _with_data(read_plan(build / "plan.json"), options.data, options.tokenizer)
+    plan = _with_data(read_build(build), options.data, options.tokenizer)
     run_dir = Path(options.run) if options.run else Path("runs") / build.resolve().name
     if plan.execution.device == "cpu":
         # Threads that wait for work sleep instead of spinning. Beside other processes on the

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from gptoss_builder.errors import ArtifactError, InputError
+from gptoss_builder.findings import leaves
 from gptoss_builder.spec.schema import Spec
 from gptoss_builder.train import checkpoint
 from gptoss_builder.train.checkpoint import Checkpoint
@@ -67,7 +68,7 @@ def changes(saved: Mapping[str, Any], spec: Spec) -> list[str]:
         then = Spec.model_validate_json(json.dumps(saved))
     except ValidationError as error:
         raise ArtifactError(f"the checkpoint's spec is not one of this version: {error}") from error
-    old, new = (dict(_leaves(each.model_dump(mode="json"))) for each in (then, spec))
+    old, new = (dict(leaves(each.model_dump(mode="json"))) for each in (then, spec))
     differing = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     lines = {name: f"{name}: {old.get(name)} → {new.get(name)}" for name in differing}
     refused = [
@@ -95,11 +96,3 @@ def require_same_data(saved: str, identity: str) -> None:
             f"the checkpoint was trained on other data ({saved}) than this ({identity}); point "
             "--data to the same text or shards, or start anew with another --run"
         )
-
-
-def _leaves(values: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    if isinstance(values, Mapping):
-        for key, value in values.items():
-            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, values

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,10 +30,11 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return _build(tmp_path, {"steps": 2})
 
 
-def _build(folder: Path, training: dict[str, int]) -> Path:
+def _build(folder: Path, training: dict[str, Any]) -> Path:
     directory = folder / "build" / "small-cpu"
     directory.mkdir(parents=True)
-    write_plan(small_plan(folder, training=training), directory / "plan.json")
+    legal = training | {"optimizer": {"lr": 1e-2}}
+    write_plan(small_plan(folder, training=legal), directory / "plan.json")
     return directory
 
 
@@ -102,6 +105,33 @@ def test_wrong_usage_is_exit_code_2(build: Path) -> None:
         assert caught.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("spec.model.layers", 3, "is not what this version makes of its spec: "),
+        ("spec.training.micro_batch", 64, "is not what this version makes of its spec: "),
+        ("memory.training.reserved_bytes", 1, "memory.training.reserved_bytes is 1, not "),
+        ("execution.precision", "bf16", "execution.precision is bf16, not fp32 (1 differ)"),
+        ("execution.checkpointed_layers", [1], "execution.checkpointed_layers is [1], not []"),
+        ("spec.model.moe.top_k", 9, "refuses: top_k is 9"),
+        ("target.memory_bytes", 1, "target.memory_bytes is 1, not "),
+    ],
+)
+def test_a_plan_that_was_edited_is_refused(
+    build: Path, capsys, field: str, value: object, message: str
+) -> None:
+    plan = json.loads((build / "plan.json").read_text())
+    *sections, name = field.split(".")
+    section = plan
+    for part in sections:
+        section = section[part]
+    section[name] = value
+    (build / "plan.json").write_text(json.dumps(plan))
+    assert cli.main([str(build), "--sample", "0"]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_what_cannot_be_sampled_is_refused_before_training(build: Path, capsys) -> None:
     assert cli.main([str(build), "--prompt", "a" * 16]) == 2
     assert not Path("runs").exists()
@@ -133,7 +163,7 @@ def test_ctrl_c_before_the_first_step_leaves_without_a_traceback(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "read_plan", interrupted)
+    monkeypatch.setattr(cli, "read_build", interrupted)
     assert cli.main([str(build)]) == 130
     assert capsys.readouterr().err == "gptoss-train: interrupted\n"
 
