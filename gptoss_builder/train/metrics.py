@@ -17,17 +17,17 @@ class Metrics:
     """Appends lines; a number that is not finite, which JSON does not know, becomes null."""
 
     def __init__(self, directory: Path, *, step: int) -> None:
-        """Open the file and drop what it has of steps after `step`.
+        """Open the file and drop what it has of steps after `step`, and lines that are damaged.
 
         A run that went on after its last checkpoint and was cut off repeats those steps, and
         their lines with them.
         """
         path = directory / FILE
         if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if _step(line) <= step]
-            if len(kept) < len(lines):
-                write_text(path, "".join(kept))
+            content = path.read_bytes()
+            kept = b"".join(line + b"\n" for line in content.splitlines() if _step(line) <= step)
+            if kept != content:
+                write_text(path, kept.decode())
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, values: Mapping[str, float | bool]) -> None:
@@ -50,8 +50,8 @@ class Metrics:
         self._file.close()
 
 
-def _step(line: str) -> float:
+def _step(line: bytes) -> float:
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):  # the last line of a run that was cut off
+        return float(json.loads(line.decode())["step"])
+    except (ValueError, KeyError, TypeError, OverflowError):  # cut off in a crash, or overwritten
         return math.inf

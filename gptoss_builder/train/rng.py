@@ -55,5 +55,5 @@ def restore(state: dict[str, Tensor], python: dict[str, Any], device: torch.devi
         random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
         if device.type == "cuda" and "cuda" in state:
             torch.cuda.set_rng_state(state["cuda"], device)
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise ArtifactError(f"the checkpoint's random states are not usable: {error}") from error

@@ -265,6 +265,10 @@ def test_broken_generator_states_are_refused(tmp_path: Path) -> None:
     for states in ({}, loaded.rng | {"torch": torch.zeros(3, dtype=torch.uint8)}):
         with pytest.raises(ArtifactError, match="random states are not usable"):
             rng.restore(states, loaded.state["python_rng"], CPU)
+    python = loaded.state["python_rng"]
+    for words in ([], [-1] * 625, [2**70] * 625):
+        with pytest.raises(ArtifactError, match="random states are not usable"):
+            rng.restore(loaded.rng, python | {"words": words}, CPU)
 
 
 @contextmanager

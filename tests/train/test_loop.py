@@ -307,6 +307,20 @@ def test_after_a_crash_the_repeated_steps_are_logged_once(tmp_path: Path) -> Non
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(
+    "line", [b"\xd7\n", b"[]\n", b'{"step": 1e999}\n', b'{"step": 1', b'{"step": 1}']
+)
+def test_a_damaged_line_of_the_metrics_is_dropped(tmp_path: Path, line: bytes) -> None:
+    plan = small_plan(tmp_path, training={"steps": 2})
+    run(plan, tmp_path / "run", stop_after=1)
+    before = lines(tmp_path / "run")
+    with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
+        file.write(line)
+    run(plan, tmp_path / "run", resume="auto")
+    assert lines(tmp_path / "run")[:1] == before
+    assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2]
+
+
 def test_a_broken_newest_checkpoint_repeats_the_steps_after_the_one_before(
     tmp_path: Path,
 ) -> None:
