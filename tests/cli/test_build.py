@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gptoss_builder.build_directory import with_data_paths_from_here
 from gptoss_builder.cli.build import main
 from gptoss_builder.plan.aot import Compiled, CompileReport, CompileRequest
 from gptoss_builder.plan.artifact import read_plan
+from gptoss_builder.spec.schema import DataSpec
 
 SPECS = Path(__file__).parents[2] / "specs"
 needs_triton = pytest.mark.skipif(
@@ -131,6 +133,30 @@ def test_a_folder_that_is_not_a_build_is_left_alone(
     assert main([str(SPECS / "tiny.yaml"), "--out", str(out)]) == 2
     assert contents(out) == {stranger: b"mine"}
     assert stranger in capsys.readouterr().err
+
+
+def test_data_paths_start_at_the_specs_folder_and_in_the_build_at_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for path, tokenizer, expected in (
+        ("../text", "bytes", ("../text", "bytes")),
+        ("text", "bytes", ("../specs/text", "bytes")),
+        (str(tmp_path / "text"), "bytes", (str(tmp_path / "text"), "bytes")),
+    ):
+        spec = spec_file(tmp_path / "specs", data={"path": path, "tokenizer": tokenizer})
+        assert main([os.path.relpath(spec), "--out", "out"]) == 0
+        data = read_plan(Path("out/plan.json")).spec.data
+        assert data is not None
+        assert (data.path, data.tokenizer) == expected
+        assert yaml.safe_load(Path("out/spec.yaml").read_text())["data"]["path"] == expected[0]
+    data = DataSpec(path="text", tokenizer="../t.json")
+    moved = with_data_paths_from_here(
+        read_plan(Path("out/plan.json")).spec.model_copy(update={"data": data}), Path("../specs")
+    )
+    assert moved.data == DataSpec(path="../specs/text", tokenizer="../t.json")
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
