@@ -57,8 +57,8 @@ check: $(DEV_STAMP)  ## Lint, format, types, import direction, our own rules on 
 	$(BIN)/gptoss-check specs gptoss_builder checkers
 
 bench: $(RUN_STAMP)  ## The kernel and the layer against their alternatives; needs a GPU
-	$(BIN)/python -m benchmarks.w1w3
-	$(BIN)/python -m benchmarks.moe_layer
+	$(BIN)/python benchmarks/w1w3.py
+	$(BIN)/python benchmarks/moe_layer.py
 
 docs: $(RUN_STAMP)  ## Write the generated pages and schemas again
 	$(BIN)/python -m gptoss_builder.spec.json_schema
