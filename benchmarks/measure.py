@@ -13,8 +13,9 @@ import triton
 from torch import Tensor
 
 
-def milliseconds(run: Callable[[], Any], *, warmup: int = 50, repeat: int = 200) -> float:
-    """Median time of `run` on the GPU, with a cold L2; both limits are milliseconds."""
+def milliseconds(run: Callable[[], Any], *, repeat: int = 200) -> float:
+    """Median time of `run` on the GPU, with a cold L2, over `repeat` milliseconds of calls."""
+    warmup = max(repeat // 4, 1)
     return float(triton.testing.do_bench(run, warmup=warmup, rep=repeat, return_mode="median"))
 
 
@@ -45,10 +46,13 @@ def machine() -> dict[str, str]:
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Write a Markdown table."""
+    """Write a Markdown table; a cell of None stays empty."""
     lines = [f"\n{title}\n", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     for row in rows:
-        cells = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
+        cells = [
+            f"{cell:.4g}" if isinstance(cell, float) else "" if cell is None else str(cell)
+            for cell in row
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import cast
 
 import torch
+from liger import LIGER_FAILURES, LigerMoE, liger_name
 from measure import machine, milliseconds, peak_bytes, relative_error, table, write_json
 from torch import Tensor
-from w1w3 import arguments
+from w1w3 import parser
 
 from gptoss_builder.model.moe import MoE
 from gptoss_builder.plan.launch import choose
@@ -29,6 +31,10 @@ RUNS = (
     ("triton", "grouped_mm", "save"),
 )
 """What computes W1/W3, what the other products, and what the backward does."""
+HEADER = (
+    "W1/W3", "backward", "fwd ms", "fwd+bwd ms", "fwd TFLOP/s", "fwd+bwd TFLOP/s",
+    "fwd+bwd, whole layer compiled", "peak GiB",
+)  # fmt: skip
 LIMIT = 8e-3
 """Largest relative error against float64: a bf16 result behind three rounded intermediates."""
 
@@ -45,45 +51,55 @@ def main() -> None:
     """Check, time, print, and write JSON where `--out` says."""
     args = arguments()
     x_TD, dy_TD = tokens(args), tokens(args)
-    flops = 6 * args.tokens * args.top_k * args.d_model * args.d_ff
-    rows, errors = [], {}
-    exact: dict[str, Tensor] = {}
-    for up, products, backward in RUNS:
-        layer = build(args, up, products, backward)
-        if not exact:
-            exact = reference(layer, x_TD, dy_TD)
-        name = f"{up}, {backward}"
-        step = Step(layer, x_TD, dy_TD)
-        errors[name] = check(name, step, exact, balanced=args.load == "balanced")
-        forward, both = milliseconds(step.forward), milliseconds(step.both)
-        compiled = float("nan")  # timed for the kernel alone: compiling takes most of the time
-        if up == "triton":
-            whole = Step(torch.compile(layer, fullgraph=True), x_TD, dy_TD)
-            compiled = 3 * flops / milliseconds(whole.both) / 1e9
-            torch._dynamo.reset()
-        rates = (flops / forward / 1e9, 3 * flops / both / 1e9, compiled)
-        rows.append((up, backward, forward, both, *rates, peak_bytes(step.both) / 2**30))
+    exact = reference(build(args, *RUNS[0]), x_TD, dy_TD)
+    rows: list[tuple[object, ...]] = []
+    errors: dict[str, dict[str, float]] = {}
+    for run in RUNS:
+        up, _, backward = run
+        if up in args.only:
+            step = Step(build(args, *run), x_TD, dy_TD)
+            name = f"{up}, {backward}"
+            errors[name] = judge(name, step, exact, balanced=args.load == "balanced")
+            rows.append((up, backward, *measure(step, args, whole=up == "triton")))
+    liger = liger_name()
+    if "liger" in args.only and liger:
+        try:
+            step = Step(LigerMoE(build(args, *RUNS[0])), x_TD, dy_TD)
+            errors[liger] = judge(liger, step, exact, balanced=False, same_bits=False)
+            rows.append((liger, "save", *measure(step, args, whole=False)))
+        except (*LIGER_FAILURES, SystemExit) as error:
+            print(f"{liger} is left out: {error}")
     title = (
         f"MoE layer, {args.tokens} tokens, top-{args.top_k} of {args.experts}, "
-        f"{args.d_model} → {args.d_ff}, {args.load}, {flops / 1e12:.3f} TFLOP forward, bf16"
+        f"{args.d_model} → {args.d_ff}, {args.load}, {flops(args) / 1e12:.3f} TFLOP forward, bf16"
     )
-    header = (
-        "W1/W3", "backward", "fwd ms", "fwd+bwd ms", "fwd TFLOP/s", "fwd+bwd TFLOP/s",
-        "fwd+bwd, whole layer compiled", "peak GiB",
-    )  # fmt: skip
-    print(table(title, header, rows))
+    print(table(title, HEADER, rows))
     error_rows = [(name, *found.values()) for name, found in errors.items()]
     print(table("Relative error against float64", ("what", *exact), error_rows))
     if args.out:
-        runs = [dict(zip(header, row, strict=True)) for row in rows]
+        runs = [dict(zip(HEADER, row, strict=True)) for row in rows]
         write_json(args.out, {"case": title, "runs": runs, "errors": errors, "machine": machine()})
+
+
+def flops(args: argparse.Namespace) -> float:
+    """FLOPs of the experts' products in one forward."""
+    return 6.0 * args.tokens * args.top_k * args.d_model * args.d_ff
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    command = parser()
+    command.description = __doc__.splitlines()[0]
+    every = [*dict.fromkeys(up for up, _, _ in RUNS), "liger"]
+    command.add_argument("--only", nargs="+", choices=every, default=every, metavar="WHAT")
+    return command.parse_args()
 
 
 class Step:
     """One layer with its tokens and the gradient that comes in."""
 
     def __init__(self, layer: torch.nn.Module, x_TD: Tensor, dy_TD: Tensor) -> None:
-        self.layer, self.x_TD, self.dy_TD = layer, x_TD.clone().requires_grad_(), dy_TD
+        self.layer, self.x_TD, self.dy_TD = layer, x_TD.detach().clone().requires_grad_(), dy_TD
 
     def forward(self) -> None:
         """Forward alone, as in serving."""
@@ -148,7 +164,9 @@ def reference(layer: MoE, x_TD: Tensor, dy_TD: Tensor) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in found.items() if tensor is not None}
 
 
-def check(name: str, step: Step, exact: dict[str, Tensor], *, balanced: bool) -> dict[str, float]:
+def judge(
+    name: str, step: Step, exact: dict[str, Tensor], *, balanced: bool, same_bits: bool = True
+) -> dict[str, float]:
     """Relative errors of one run; leaves when one is too large or two runs differ in a bit."""
     layer = step.layer
 
@@ -167,9 +185,23 @@ def check(name: str, step: Step, exact: dict[str, Tensor], *, balanced: bool) ->
         judged = key != "drouter" or (balanced and len(step.x_TD) >= 1000)
         if judged and not error <= LIMIT:
             sys.exit(f"{name}: {key} is off by {error:.2e}, at most {LIMIT:.0e} is right")
-        if not torch.equal(first[key], second[key]):
+        if same_bits and not torch.equal(first[key], second[key]):
             sys.exit(f"{name}: {key} differs between two runs")
     return errors
+
+
+def measure(step: Step, args: argparse.Namespace, *, whole: bool) -> tuple[float | None, ...]:
+    """The columns of `HEADER` after the first two; `whole` compiles the layer too (else None)."""
+    forward = milliseconds(step.forward, repeat=args.repeat)
+    both = milliseconds(step.both, repeat=args.repeat)
+    compiled = None
+    if whole:
+        layer = cast(torch.nn.Module, torch.compile(step.layer, fullgraph=True))
+        compiled_step = Step(layer, step.x_TD, step.dy_TD)
+        compiled = 3 * flops(args) / milliseconds(compiled_step.both, repeat=args.repeat) / 1e9
+        torch._dynamo.reset()
+    rates = (flops(args) / forward / 1e9, 3 * flops(args) / both / 1e9, compiled)
+    return (forward, both, *rates, peak_bytes(step.both) / 2**30)
 
 
 if __name__ == "__main__":

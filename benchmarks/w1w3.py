@@ -29,7 +29,7 @@ LIMIT = {"h": 2e-3, "dx": 6e-3, "dw13": 6e-3}
 
 def main() -> None:
     """Check, time, print, and write JSON where `--out` says."""
-    args = arguments()
+    args = parser().parse_args()
     torch.manual_seed(0)
     x_TD, w13_EFD, offsets_E, rows_R = inputs(args)
     arch = "sm{}{}".format(*torch.cuda.get_device_capability())
@@ -59,7 +59,9 @@ def main() -> None:
     }
     flops = 4 * rows_R.numel() * args.d_model * args.d_ff
     with torch.no_grad():
-        rates = {name: flops / milliseconds(run) / 1e9 for name, run in runs.items()}
+        rates = {
+            name: flops / milliseconds(run, repeat=args.repeat) / 1e9 for name, run in runs.items()
+        }
     base = rates["grouped_mm, compiled silu·mul"]
     title = (
         f"W1/W3 forward, {args.tokens} tokens, top-{args.top_k} of {args.experts}, "
@@ -73,16 +75,17 @@ def main() -> None:
         write_json(args.out, result)
 
 
-def arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parser() -> argparse.ArgumentParser:
+    """The command line: sizes, how the tokens are spread, and how long to measure."""
+    parser = argparse.ArgumentParser()
     for name, default in (
         ("tokens", 32768), ("top-k", 2), ("experts", 8), ("d-model", 768), ("d-ff", 1536)
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--load", choices=("balanced", "one", "half"), default="balanced")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+    parser.add_argument("--repeat", type=int, default=200, help="milliseconds of a measurement")
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    return parser
 
 
 def inputs(args: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
