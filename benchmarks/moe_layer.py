@@ -60,7 +60,9 @@ def main() -> None:
             step = Step(build(args, *run), x_TD, dy_TD)
             name = f"{up}, {backward}"
             errors[name] = judge(name, step, exact, balanced=args.load == "balanced")
-            rows.append((up, backward, *measure(step, args, whole=up == "triton")))
+            rows.append(
+                (up, backward, *measure(step, args, whole=up == "triton" and not args.eager))
+            )
     liger = liger_name()
     if "liger" in args.only and liger:
         try:
@@ -91,6 +93,9 @@ def arguments() -> argparse.Namespace:
     command = parser()
     command.description = __doc__.splitlines()[0]
     every = [*dict.fromkeys(up for up, _, _ in RUNS), "liger"]
+    command.add_argument(
+        "--eager", action="store_true", help="do not compile and time the whole layer as well"
+    )
     command.add_argument("--only", nargs="+", choices=every, default=every, metavar="WHAT")
     return command.parse_args()
 
