@@ -63,6 +63,7 @@ def train(
     resume: str | Path | None = None,
     stop_after: int | None = None,
     device: str | torch.device | None = None,
+    unchecked_memory: bool = False,
 ) -> Result:
     """Train what a plan describes.
 
@@ -76,6 +77,7 @@ def train(
             that one; None starts a run.
         stop_after: save and end after this optimizer step of the run.
         device: where, in place of the current one of the plan's kind.
+        unchecked_memory: train where the free memory of a GPU cannot be read.
 
     Raises:
         InputError: nothing to train, a run directory in use, or one of its kinds: bad data, a
@@ -92,4 +94,5 @@ def train(
         resume=resume,
         stop_after=stop_after,
         device=device,
+        unchecked_memory=unchecked_memory,
     )

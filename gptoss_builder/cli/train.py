@@ -66,6 +66,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         resume=options.resume,
         stop_after=options.stop_after,
         device=options.device,
+        unchecked_memory=options.unchecked_memory,
         console=console,
     )
     print(_summary(result, plan, run_dir))
@@ -164,6 +165,11 @@ def _parser() -> argparse.ArgumentParser:
         help="save and end after this optimizer step; the schedule stays that of the whole run",
     )
     add("--device", metavar="DEVICE", help="such as cuda:1 (default: the current GPU, or the CPU)")
+    add(
+        "--unchecked-memory",
+        action="store_true",
+        help="train where the free memory of the GPU cannot be read; the run record says so",
+    )
     add("--prompt", type=_text, metavar="TEXT", help="what the sample at the end continues")
     add(
         "--sample",

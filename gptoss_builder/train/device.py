@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gptoss_builder.errors import DeviceError
+from gptoss_builder.plan.advice import breakdown, single_changes
 from gptoss_builder.plan.schema import Plan
 
 GIB = 2**30
@@ -55,29 +56,61 @@ def training_device(plan: Plan, requested: torch.device | str | None = None) -> 
     return torch.device("cuda", index)
 
 
-def require_memory(plan: Plan, device: torch.device) -> None:
+def require_memory(plan: Plan, device: torch.device, *, unchecked: bool = False) -> None:
     """Refuse unless the plan's estimate and margin fit in the memory that is free now.
 
-    The CUDA context is there when free memory can be asked for, so it is not asked for again.
     Nothing is known about the limit of a CPU.
 
+    Args:
+        plan: what is to be trained; its estimate is of this project's model.
+        device: where.
+        unchecked: go on where the free memory cannot be read. It waives nothing else.
+
     Raises:
-        DeviceError: it does not fit; says by how much and what can be set.
+        DeviceError: it does not fit, or the free memory cannot be read; says what can be done.
     """
     estimate = plan.memory.training
     if device.type != "cuda" or estimate is None:
         return
-    free, total = torch.cuda.mem_get_info(device)
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    room = _room(device, estimate.context_bytes)
+    if room is None:
+        if unchecked:
+            return
+        raise DeviceError(
+            f"the free memory of {torch.cuda.get_device_name(device)} cannot be read, so nothing "
+            f"says whether the {estimate.reserved_bytes / GIB:.2f} GiB that training needs fit; "
+            "pass --unchecked-memory (unchecked_memory=True) to train all the same"
+        )
     margin = int(plan.spec.target.margin_gib * GIB)
-    missing = estimate.reserved_bytes + margin - free
+    missing = estimate.reserved_bytes + margin - room
     if missing > 0:
+        # the changes are judged with their context, which the room is without
+        changes = single_changes(plan, room - margin + estimate.context_bytes)
         raise DeviceError(
             f"training needs {estimate.reserved_bytes / GIB:.2f} GiB and a margin of "
-            f"{margin / GIB:.2f} GiB, but {free / GIB:.2f} GiB of {total / GIB:.2f} are free on "
-            f"{torch.cuda.get_device_name(device)}: {missing / GIB:.2f} GiB too little. Stop "
-            "what else runs there, lower training.micro_batch, or set training.checkpoint_every"
+            f"{margin / GIB:.2f} GiB, but has {max(room, 0) / GIB:.2f} GiB on "
+            f"{torch.cuda.get_device_name(device)}: {missing / GIB:.2f} GiB too little. At the "
+            f"peak ({estimate.peak}): {breakdown(estimate)}. Stop what else runs there, or set "
+            + (changes or "several fields lower at once; no single change fits")
         )
+
+
+def _room(device: torch.device, context_bytes: int) -> int | None:
+    """Bytes that the allocator can still come to hold; None if the device does not say.
+
+    The smaller of what is free there, less the part of the CUDA context that is not loaded yet,
+    and of what `torch.cuda.set_per_process_memory_fraction` allows.
+    """
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except RuntimeError:
+        return None
+    reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+    # others' memory counts as context here: then all of ours is taken to be loaded
+    loaded = total - free - reserved
+    unloaded = max(context_bytes - loaded, 0)
+    allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    return min(free + reserved - unloaded, allowed) - allocated
 
 
 def synchronize(device: torch.device) -> None:

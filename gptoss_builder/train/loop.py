@@ -24,6 +24,7 @@ from gptoss_builder.spec.schema import TrainingSpec
 from gptoss_builder.tokenizer import load_tokenizer
 from gptoss_builder.train import checkpoint, metrics
 from gptoss_builder.train import resume as resuming
+from gptoss_builder.train.allocator import segments, use_expandable_segments
 from gptoss_builder.train.checkpoint import Checkpoint
 from gptoss_builder.train.corpus import open_corpus
 from gptoss_builder.train.data import CorpusData, TrainingData, require_training_data
@@ -63,6 +64,7 @@ def train(
     resume: str | Path | None = None,
     stop_after: int | None = None,
     device: torch.device | str | None = None,
+    unchecked_memory: bool = False,
     console: Console | None = None,
 ) -> Result:
     """Train what a plan describes.
@@ -78,6 +80,7 @@ def train(
         stop_after: save and end after this optimizer step of the run; the schedule stays that
             of the whole run.
         device: where, in place of the current one of the plan's kind.
+        unchecked_memory: train where the free memory of a GPU cannot be read.
         console: where progress goes; standard output if None.
 
     Raises:
@@ -89,6 +92,8 @@ def train(
     training = _training(plan)
     if stop_after is not None and stop_after < 1:
         raise InputError(f"stop_after is {stop_after}; steps count from 1")
+    if plan.execution.device == "cuda":
+        use_expandable_segments()
     place = training_device(plan, device)
     directory = Path(run_dir if run_dir is not None else f"runs/{default_directory(plan).name}")
     with _owned(directory), StopRequest() as stop:
@@ -97,7 +102,7 @@ def train(
         sequences = data if data is not None else open_data(plan)
         require_training_data(sequences)
         if model is None:
-            require_memory(plan, place)
+            require_memory(plan, place, unchecked=unchecked_memory)
             model, ours = build(plan, device=place), True
         else:
             ours = False
@@ -110,6 +115,7 @@ def train(
             events = [f"no checkpoint in {directory}: the run starts"]
         if not training.nan_guard.enabled:
             events.append(f"the NaN guard is off: {training.nan_guard.consent}")
+        events += _memory_events(place, ours=ours, unchecked=unchecked_memory)
         record = RunRecord(plan, run.compute, place, events, ours=ours)
         first = run.step
         last = min(stop_after or training.steps, training.steps)
@@ -132,6 +138,23 @@ def train(
             record.require_as_planned()
     number = None if stop.signal is None else int(stop.signal)
     return Result(model, run.step, run.step - first, held_out, run.save(), number)
+
+
+def _memory_events(device: torch.device, *, ours: bool, unchecked: bool) -> list[str]:
+    if device.type != "cuda":
+        return []
+    events = []
+    if not ours:
+        events.append("memory is not checked: the estimate is of this project's model")
+    elif unchecked:
+        events.append("--unchecked-memory: trains also where free memory cannot be read")
+    if segments(device) == "fixed":
+        events.append(
+            "CUDA's allocator does not use expandable segments, for which memory is estimated: "
+            "fragmentation can take more. Unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF, "
+            "and train before anything else uses the GPU"
+        )
+    return events
 
 
 def open_data(plan: Plan) -> CorpusData:

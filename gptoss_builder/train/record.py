@@ -20,6 +20,7 @@ from gptoss_builder.errors import RunError
 from gptoss_builder.kernels.launches import launches
 from gptoss_builder.model.attention import Attention
 from gptoss_builder.plan.schema import Plan
+from gptoss_builder.train.allocator import segments
 from gptoss_builder.train.device import device_name
 
 FILE = "run.jsonl"
@@ -93,6 +94,7 @@ class RunRecord:
         types = Counter(str(p.dtype).removeprefix("torch.") for p in self._compute.parameters())
         return {
             "device": device_name(self._device),
+            "segments": segments(self._device),
             "launches": dict(sorted((Counter(launches) - self._before).items())),
             "attention": kernels,
             "parameter_types": dict(sorted(types.items())),
