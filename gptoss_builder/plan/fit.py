@@ -176,6 +176,9 @@ def _recompute(plan: Plan, available: int) -> Change | None:
 
 def _card(plan: Plan) -> Change | None:
     margin = int(plan.spec.target.margin_gib * GIB)
+    estimate = plan.memory.training
+    if estimate is None or estimate.total_bytes + margin <= plan.target.memory_bytes:
+        return None  # its own card is large enough; something else takes the room there
     for card, total in _larger_cards(plan):
         if total + margin <= card.memory_bytes:
             return Change("target.gpu", card.name, total)
