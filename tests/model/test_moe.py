@@ -242,17 +242,43 @@ def test_checkpointing_gives_the_same_bits(up):
     assert all(torch.equal(plain[name], again[name]) for name in plain)
 
 
-# Dynamo instantiates the autograd functions that it traces, and torch warns of that
+# Dynamo instantiates the autograd functions that it traces, and torch warns of that; any other
+# warning of the trace (a graph break, a cached function that it sees into) is an error here
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("backward", ["recompute", "save"])
-def test_compiled_without_graph_breaks_it_gives_the_same(backward):
-    layer, x, dy = make(backward=backward), tokens(13), tokens(13, seed=2)
+@pytest.mark.parametrize(
+    ("up", "products", "dtype"),
+    [
+        ("loop", "loop", torch.float32),
+        ("triton", "loop", torch.float32),
+        ("grouped_mm", "grouped_mm", torch.bfloat16),
+    ],
+)
+def test_compiled_without_graph_breaks_it_gives_the_same(up, products, dtype, backward):
+    torch._dynamo.reset()
+    layer = make(up=up, products=products, backward=backward, dtype=dtype)
+    x, dy = tokens(13, dtype), tokens(13, dtype, seed=2)
     plain = run(layer, x, dy)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    before = launches.copy()
     compiled_result = run(compiled, x, dy)
+    assert (launches - before)[f"up:{up}"] >= 1, "the graph holds the op that was asked for"
     for name, expected in plain.items():
         actual = compiled_result.get(name, compiled_result.get(f"_orig_mod.{name}"))
         assert_close(actual, expected, name=name)
+
+
+def test_a_card_that_is_not_there_can_be_traced_with_the_kernel_in_one_graph():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    layer = make(up="triton", products="grouped_mm", dtype=torch.bfloat16)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        x = mode.from_tensor(tokens(13, torch.bfloat16)).requires_grad_()
+        before = launches.copy()
+        y, aux = layer(x)
+        (y.float().sum() + aux).backward()
+    assert y.shape == x.grad.shape == x.shape
+    assert launches == before, "nothing is counted while nothing runs"
 
 
 @pytest.mark.parametrize(("up", "others"), [("loop", "triton"), ("triton", "grouped_mm")])
