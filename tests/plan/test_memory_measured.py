@@ -1,0 +1,48 @@
+"""Today's closed form against what an H200 measured, and the documents made of both.
+
+The published errors stay true when the closed form changes: a change of the model that needs
+another amount of memory needs another measurement too.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from docs.pictures import memory
+
+MIB = 2**20
+FOUND = memory.rows()
+
+
+def test_the_record_has_every_period_dispatch_and_mode():
+    names = {row.name for row in FOUND}
+    assert {f"period {n}" for n in (0, 1, 2, 3, 4, 6, 12)} <= names
+    assert {"stacked", "grouped_mm", "save", "untied", "eager", "accumulate 4"} <= names
+    assert len(FOUND) >= 16
+
+
+@pytest.mark.parametrize("row", FOUND, ids=lambda row: row.name)
+def test_the_closed_form_is_as_near_the_measurement_as_promised(row):
+    allocated, reserved = row.errors
+    assert abs(row.allocated_planned - row.allocated) <= max(0.03 * row.allocated, 64 * MIB)
+    assert allocated > -0.015
+    # what must fit is never below what was needed
+    assert 0 <= reserved < 0.06
+
+
+def test_the_readme_and_the_page_quote_these_errors():
+    page = memory.RECORD.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == memory.page(FOUND), "run python -m docs.pictures.memory"
+    allocated, reserved = (
+        max(map(abs, part)) for part in zip(*(r.errors for r in FOUND), strict=True)
+    )
+    readme = (memory.ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{allocated:.2%} in what is allocated" in readme
+    assert f"{reserved:.1%} in what is reserved" in readme
+    assert statistics.median(abs(row.errors[0]) for row in FOUND) < 0.001
+
+
+def test_the_picture_is_of_these_figures():
+    assert memory.PICTURE.read_text(encoding="utf-8") == memory.picture(FOUND)
