@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from subprocess import SubprocessError
 from typing import Any
 
 import torch
@@ -307,7 +308,9 @@ def kernel_errors(what: str, device: torch.device) -> Iterator[None]:
     """Turn a failure to compile or to launch into a KernelError that says what to set."""
     try:
         yield
-    except (TritonError, RuntimeError) as error:
+    # beside its own errors, Triton lets through those of the C compiler that builds its launcher
+    # (no Python.h, say) and of its cache folder
+    except (TritonError, RuntimeError, SubprocessError, OSError) as error:
         raise KernelError(
             f"{what} failed on {device}: {error}; set another `kernel:` or "
             "model.moe.dispatch: stacked"
