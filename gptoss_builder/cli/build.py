@@ -20,6 +20,7 @@ from gptoss_builder.build_directory import (
 from gptoss_builder.cli.output import show_what_it_can
 from gptoss_builder.errors import GptossError, InputError, LaunchError
 from gptoss_builder.pipeline import Checked, check
+from gptoss_builder.plan.advice import period_lines
 from gptoss_builder.plan.aot import compile_kernels, requests_of
 from gptoss_builder.plan.schema import MemoryEstimate, Plan
 
@@ -54,8 +55,12 @@ def _run(options: argparse.Namespace) -> int:
         report = Report((options.spec,), checked.findings, checked.suppressed)
         colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         sys.stderr.write(render(report, colour=colour))
+    if options.periods and checked.plan is not None:
+        print(period_lines(checked.plan))  # also of a spec that does not fit: then it helps most
     if checked.errors or checked.plan is None:
         return InputError.exit_code
+    if options.periods:
+        return 0
     plan = _plan_from_here(checked)
     directory = options.out or default_directory(plan)
     refuse_foreign(directory)
@@ -157,6 +162,8 @@ def summary(plan: Plan, directory: Path) -> str:
     ):
         if estimate is not None:
             lines.append(f"  {name:<10}  {_memory(estimate, plan)}")
+    if plan.heuristic is not None:
+        lines.append(f"  heuristic   {plan.heuristic.gib:.2f} GiB by theory.txt, for comparison")
     if plan.cost is not None:
         lines.append(
             f"  speed       {plan.cost.tokens_per_second:,.0f} tokens/s, "
@@ -199,6 +206,11 @@ def _parser() -> argparse.ArgumentParser:
         "--no-compile",
         action="store_true",
         help="leave out the kernel's compile, which needs triton; the plan records it",
+    )
+    parser.add_argument(
+        "--periods",
+        action="store_true",
+        help="print what each checkpoint period needs in memory and FLOPs; writes nothing",
     )
     parser.add_argument(
         "--example",

@@ -56,6 +56,48 @@ def test_the_502m_model_builds_for_sm80_without_a_gpu(
     assert "501,836,640" in capsys.readouterr().out
 
 
+def test_the_summary_has_theorys_heuristic_beside_the_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(SPECS / "gpt_oss_lite.yaml"), "--no-compile"]) == 0
+    out = capsys.readouterr().out
+    assert "  heuristic   17.17 GiB by theory.txt, for comparison" in out
+    assert "largest at: loss" in out
+
+
+def test_periods_are_a_table_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(SPECS / "gpt_oss_lite.yaml"), "--periods"]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if "save" in line or "recompute" in line]
+    periods = {(row[0], row[1]) for row in rows[:14]}
+    assert periods == {
+        (every, backward)
+        for every in ("0", "1", "2", "3", "4", "6", "12")
+        for backward in ("save", "recompute")
+    }
+    assert [row[0] for row in rows if row[-1] == "spec"] == ["3"]
+    assert "fastest that fits: checkpoint_every 0, backward save" in out
+    assert "√12 = 3.46" in out
+    assert not list(tmp_path.iterdir())
+
+
+def test_periods_of_a_spec_that_does_not_fit_say_which_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (SPECS / "gpt_oss_lite.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "big.yaml"
+    path.write_text(text.replace("micro_batch: 8", "micro_batch: 64"), encoding="utf-8")
+    assert main([str(path), "--periods", "--target", "a100-40gb"]) == 2
+    out = capsys.readouterr().out
+    refused = [line for line in out.splitlines() if line.endswith("does not fit  ← the spec")]
+    assert [line.split()[:2] for line in refused] == [["3", "recompute"]]
+    assert out.splitlines()[-1] == "fastest that fits: checkpoint_every 2, backward recompute"
+
+
 def test_the_same_spec_and_target_give_the_same_bytes(tmp_path: Path) -> None:
     spec = str(SPECS / "gpt_oss_lite.yaml")
     first, second = tmp_path / "first", tmp_path / "deeper" / "second"
