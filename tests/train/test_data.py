@@ -211,6 +211,21 @@ def test_a_tokenizer_json_reads_text_and_ends_documents(tmp_path: Path) -> None:
     assert tokenizer.decode([1, 2]) == "ein wort"
 
 
+def test_special_tokens_are_not_added_and_are_shown(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    path = _tokenizer_json(tmp_path / "t.json")
+    backend = tokenizers.Tokenizer.from_file(str(path))
+    backend.add_special_tokens(["</s>"])
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="</s> $A </s>", special_tokens=[("</s>", 3)]
+    )
+    backend.save(str(path))
+    tokenizer = load_tokenizer(str(path))
+    assert tokenizer.encode("ein") == [1]
+    assert tokenizer.encode_all(["ein", ""]) == [[1], []]
+    assert tokenizer.decode([1, 3]) == "ein </s>"
+
+
 def test_a_tokenizer_that_asks_to_cut_and_pad_documents_does_neither(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     path = _tokenizer_json(tmp_path / "t.json")
