@@ -6,6 +6,7 @@ from functools import partial
 from checkers.rule import PlanRule, Problem
 from checkers.what_if import halved, larger_card, training_bytes
 from checkers.wording import GIB, either, gib
+from gptoss_builder.plan.advice import breakdown, single_changes
 from gptoss_builder.plan.schema import Plan
 
 SHORTEST_CHUNK = 512
@@ -30,10 +31,12 @@ def rule(plan: Plan) -> Iterator[Problem]:
     usable = plan.target.memory_bytes
     if estimate.total_bytes + margin <= usable:
         return
+    alone = single_changes(plan, usable - margin)
     yield Problem(
         "training.micro_batch" if "micro_batch" in training.model_fields_set else "training",
         f"training needs {gib(estimate.total_bytes)} at its peak ({estimate.peak}) and "
-        f"{gib(margin)} of margin, but {plan.target.name} has {gib(usable)}",
+        f"{gib(margin)} of margin, but {plan.target.name} has {gib(usable)}; at the peak: "
+        f"{breakdown(estimate)}" + (f"; each of these alone fits: {alone}" if alone else ""),
         _way_out(plan, usable - margin),
     )
 

@@ -7,6 +7,7 @@ from functools import partial
 from checkers.rule import PlanRule, Problem
 from checkers.what_if import halved, larger_card, serving_bytes
 from checkers.wording import GIB, either, gib
+from gptoss_builder.plan.advice import breakdown
 from gptoss_builder.plan.schema import Plan
 
 
@@ -31,7 +32,7 @@ def rule(plan: Plan) -> Iterator[Problem]:
     yield Problem(
         "inference.context",
         f"serving needs {gib(estimate.total_bytes)} at its peak{cache}, and {gib(margin)} of "
-        f"margin, but {plan.target.name} has {gib(usable)}",
+        f"margin, but {plan.target.name} has {gib(usable)}; at the peak: {breakdown(estimate)}",
         _way_out(plan, usable - int(margin)),
     )
 

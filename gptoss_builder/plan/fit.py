@@ -64,7 +64,7 @@ def room(plan: Plan) -> int:
 def nearest_changes(plan: Plan, available: int) -> tuple[Change, ...]:
     """Single changes after which training needs at most `available` bytes, the mildest of each.
 
-    The largest micro-batch, the longest checkpoint period, `backward: recompute`, the longest
+    The largest micro-batch, the checkpoint period of fewest layers, `backward: recompute`, the longest
     context, the smallest loss chunk's power of two that is enough, and the smallest card.
     """
     training = plan.spec.training
@@ -85,9 +85,7 @@ def period_table(plan: Plan) -> tuple[Period, ...]:
     """Every period that differs, with and without `backward: recompute`, cheapest first."""
     if plan.spec.training is None:
         return ()
-    layers = plan.spec.model.layers
-    # periods that checkpoint the same number of layers differ only in which
-    periods = {-(-layers // every): every for every in range(layers, 0, -1)}.values()
+    periods = _periods(plan.spec.model.layers)
     specs = [
         (every, _with_backward(_with_training(plan.spec, checkpoint_every=every), backward))
         for every in (0, *periods)
@@ -113,6 +111,11 @@ def period_table(plan: Plan) -> tuple[Period, ...]:
 def fastest_period(plan: Plan, available: int) -> Period | None:
     """The row of least FLOPs that needs at most `available` bytes; None if none does."""
     return next((row for row in period_table(plan) if row.total_bytes <= available), None)
+
+
+def _periods(layers: int) -> tuple[int, ...]:
+    """The shortest period for every number of checkpointed layers that there is, longest first."""
+    return tuple({-(-layers // every): every for every in range(layers, 0, -1)}.values())
 
 
 def _with_training(spec: Spec, **changes: int) -> Spec:
@@ -156,8 +159,10 @@ def _last_that(fits: Callable[[int], bool], high: int) -> int:
 
 
 def _longest_period(plan: Plan, training: TrainingSpec, available: int) -> Change | None:
-    longest = training.checkpoint_every - 1 if training.checkpoint_every else plan.spec.model.layers
-    for every in range(longest, 0, -1):
+    now = training.checkpoint_every or plan.spec.model.layers + 1
+    for every in _periods(plan.spec.model.layers):
+        if every >= now:
+            continue
         spec = _with_training(plan.spec, checkpoint_every=every)
         total = _training_memory(plan, spec).total_bytes
         if total <= available:
