@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import runpy
 import sys
 import tempfile
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptoss_builder.errors import GptossError, InputError, RunError, SpecError, TargetError
+from gptoss_builder.errors import GptossError, InputError, RunError, SpecError
 from gptoss_builder.plan.schema import Plan
+from gptoss_builder.targets import ARCHITECTURES, lookup
 
 if TYPE_CHECKING:
     import torch
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 
 STEPS = 5
 DISPATCHES = ("stacked", "grouped_mm", "triton_grouped")
-LIMITS = {"fp32": 1e-4, "bf16": 3e-2}
-"""Largest relative difference between two dispatches: a whole model's worth of rounding."""
+EXPERTS, TOP_K = 4, 2
+SEQUENCES, LENGTH = 2, 63
+LIMITS = {"fp32": 1e-4, "bf16": 5e-2}
+"""Largest relative difference between two dispatches: a whole model's worth of rounding (2e-2 seen
+in bf16). One wrong row of the 126 makes 9e-2."""
 SCRIPTS = {"w1w3": "w1w3.py", "moe": "moe_layer.py"}
 
 
@@ -60,6 +65,8 @@ def _script(name: str, arguments: Sequence[str]) -> None:
     script = Path(__file__).parents[2] / "benchmarks" / name
     if not script.is_file():
         raise InputError(f"benchmarks/{name} is not here: run it from a checkout of the project")
+    if not ({"-h", "--help"} & set(arguments)) and _this_machine() == "cpu":
+        raise InputError("it times kernels on a GPU, and no CUDA GPU is available here")
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
     runpy.run_path(str(script), run_name="__main__")
@@ -72,22 +79,36 @@ def smoke(target: str | None) -> None:
         target: card, architecture or `cpu`; None takes what this machine has.
 
     Raises:
-        RunError: two dispatches differ, a loss is not finite, or what was loaded is not what
-            was saved.
+        InputError: no dispatch can run there, or it is not this machine.
+        RunError: two dispatches differ, or what was loaded is not what was saved.
     """
     target = target or _this_machine()
-    plans = {name: plan for name in DISPATCHES if (plan := _plan(name, target)) is not None}
+    # Every token visits every expert here: where two choices all but tie, the rounding of another
+    # dispatch chooses otherwise in the next layer, which is no fault of it.
+    plans = {
+        name: plan for name in DISPATCHES if (plan := _plan(name, target, EXPERTS)) is not None
+    }
     if not plans:
         raise InputError(f"no dispatch can run on {target}; give another --target")
-    expected: dict[str, torch.Tensor] = {}
-    for dispatch, plan in plans.items():
-        found = _step(plan)
-        expected = expected or found
-        worst = max(_difference(found[name], expected[name]) for name in expected)
-        print(f"{dispatch}: values and gradients within {worst:.1e} of {next(iter(plans))}")
-        if not worst <= LIMITS[plan.execution.precision]:
-            raise RunError(f"{dispatch} differs by {worst:.1e} from {next(iter(plans))}")
-    _train(next(reversed(plans.items())))
+    _compare_dispatches(plans)
+    chosen = next(reversed(plans))
+    plan = _plan(chosen, target, TOP_K)
+    assert plan is not None  # it differs from one that could be made by the number of choices
+    _train(chosen, plan)
+
+
+def _compare_dispatches(plans: dict[str, Plan]) -> None:
+    first, *others = plans
+    if not others:
+        print(f"only {first} can run here, so there is nothing to compare it with")
+        return
+    expected = _step(plans[first])
+    for dispatch in others:
+        found = _step(plans[dispatch])
+        worst, name = max((_difference(found[name], expected[name]), name) for name in expected)
+        print(f"{dispatch}: values and gradients within {worst:.1e} of {first} ({name})")
+        if not worst <= LIMITS[plans[dispatch].execution.precision]:
+            raise RunError(f"{dispatch} differs by {worst:.1e} from {first} in {name}")
 
 
 def _this_machine() -> str:
@@ -98,18 +119,19 @@ def _this_machine() -> str:
     return "sm{}{}".format(*torch.cuda.get_device_capability())
 
 
-def _plan(dispatch: str, target: str) -> Plan | None:
+def _plan(dispatch: str, target: str, top_k: int) -> Plan | None:
     from gptoss_builder.api import make_plan
 
     try:
-        return make_plan(_spec(dispatch, target), target=target)
-    except (SpecError, TargetError) as error:
+        return make_plan(_spec(dispatch, target, top_k), target=target)
+    except SpecError as error:
         print(f"{dispatch}: cannot run on {target}: {error}")
         return None
 
 
-def _spec(dispatch: str, target: str) -> dict[str, Any]:
-    low = target != "cpu" and not target.startswith("sm75")
+def _spec(dispatch: str, target: str, top_k: int) -> dict[str, Any]:
+    arch = lookup(target).arch
+    low = arch != "cpu" and ARCHITECTURES[arch].bf16
     return {
         "spec": 1,
         "name": "smoke",
@@ -123,7 +145,8 @@ def _spec(dispatch: str, target: str) -> dict[str, Any]:
                 "window": 16,
             },
             "moe": {
-                "experts": 4, "top_k": 2, "shared_experts": 1, "d_ff": 72, "dispatch": dispatch,
+                "experts": EXPERTS, "top_k": top_k, "shared_experts": 1, "d_ff": 72,
+                "dispatch": dispatch,
             },
         },
         "training": {
@@ -145,7 +168,8 @@ def _step(plan: Plan) -> dict[str, torch.Tensor]:
     model = build(plan)
     module = MixedPrecision(model, plan.execution.precision).module
     device = next(model.parameters()).device
-    tokens_BT = torch.randint(256, (2, 64), generator=torch.Generator().manual_seed(0)).to(device)
+    generator = torch.Generator().manual_seed(0)
+    tokens_BT = torch.randint(256, (SEQUENCES, LENGTH), generator=generator).to(device)
     logits, aux = module(tokens_BT)
     targets = tokens_BT.roll(-1, 1).flatten()
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets) + 0.01 * aux
@@ -159,11 +183,12 @@ def _step(plan: Plan) -> dict[str, torch.Tensor]:
 
 
 def _difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    norm = expected.double().norm()
-    return float((actual.double() - expected.double()).norm() / norm) if norm else 0.0
+    error, norm = (actual.double() - expected.double()).norm(), expected.double().norm()
+    difference = float(error / norm if norm else error)
+    return math.inf if math.isnan(difference) else difference
 
 
-def _train(chosen: tuple[str, Plan]) -> None:
+def _train(dispatch: str, plan: Plan) -> None:
     """Train a few steps on random letters; what is loaded must be what was saved, bit for bit."""
     import torch
 
@@ -172,7 +197,6 @@ def _train(chosen: tuple[str, Plan]) -> None:
     from gptoss_builder.train.loop import train
     from gptoss_builder.train.run import CHECKPOINTS
 
-    dispatch, plan = chosen
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder, "text.txt")
         letters = torch.randint(97, 123, (20_000,), generator=torch.Generator().manual_seed(0))

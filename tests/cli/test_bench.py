@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from gptoss_builder.cli.bench import main
+from gptoss_builder.errors import RunError
 
 
 def test_smoke_passes_on_a_cpu_and_says_what_cannot_run_there(capsys):
     assert main(["smoke", "--target", "cpu"]) == 0
     out = capsys.readouterr().out
     assert "triton_grouped: cannot run on cpu" in out
+    assert "only stacked can run here, so there is nothing to compare it with" in out
     assert "5 steps trained, saved and loaded" in out
 
 
@@ -24,3 +29,46 @@ def test_smoke_fails_when_what_is_loaded_is_not_what_was_saved(monkeypatch, caps
 def test_wrong_usage_is_2(arguments, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+@pytest.mark.parametrize("what", ["w1w3", "moe"])
+def test_a_benchmark_without_a_gpu_is_one_line(what, capsys):
+    assert main([what]) == 2
+    assert "no CUDA GPU is available here" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+@pytest.mark.parametrize("target", ["h200", "t4", "sm75"])
+def test_smoke_on_a_card_that_is_not_here_is_one_line(target, capsys):
+    assert main(["smoke", "--target", target]) == 2
+    told = capsys.readouterr()
+    assert "no GPU is available here" in told.err
+    assert ("grouped_mm: cannot run" in told.out) == (target != "h200")
+
+
+def _plans():
+    from gptoss_builder.cli.bench import EXPERTS, _plan
+
+    plan = _plan("stacked", "cpu", EXPERTS)
+    return {"stacked": plan, "other": plan}
+
+
+def test_two_dispatches_that_agree_pass(capsys):
+    from gptoss_builder.cli.bench import _compare_dispatches
+
+    _compare_dispatches(_plans())
+    assert "other: values and gradients within 0.0e+00 of stacked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("part", ["logits", "blocks.1.moe.w2"])
+@pytest.mark.parametrize(("factor", "shown"), [(1.001, "1.0e-03"), (math.nan, "inf")])
+def test_one_wrong_value_or_gradient_stops_the_smoke_test(part, factor, shown, monkeypatch):
+    from gptoss_builder.cli import bench
+
+    plans, real = _plans(), bench._step
+    results = [real(plans["stacked"]), real(plans["other"])]
+    results[1][part] = results[1][part] * factor
+    monkeypatch.setattr(bench, "_step", lambda _: results.pop(0))
+    with pytest.raises(RunError, match=f"other differs by {shown} from stacked in {part}"):
+        bench._compare_dispatches(plans)
