@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+
+
+def require_gpu() -> None:
+    """Leave with a message where there is nothing to time."""
+    if not torch.cuda.is_available():
+        sys.exit("this times kernels on a GPU, and no CUDA GPU is available here")
 
 
 def milliseconds(run: Callable[[], Any], *, repeat: int = 200) -> float:

@@ -13,7 +13,15 @@ from typing import cast
 
 import torch
 from liger import LIGER_FAILURES, LigerMoE, liger_name
-from measure import machine, milliseconds, peak_bytes, relative_error, table, write_json
+from measure import (
+    machine,
+    milliseconds,
+    peak_bytes,
+    relative_error,
+    require_gpu,
+    table,
+    write_json,
+)
 from torch import Tensor
 from w1w3 import parser
 
@@ -50,6 +58,7 @@ class Sizes:
 def main() -> None:
     """Check, time, print, and write JSON where `--out` says."""
     args = arguments()
+    require_gpu()
     x_TD, dy_TD = tokens(args), tokens(args)
     exact = reference(build(args, *RUNS[0]), x_TD, dy_TD)
     rows: list[tuple[object, ...]] = []

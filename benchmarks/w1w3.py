@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import machine, milliseconds, relative_error, table, write_json
+from measure import machine, milliseconds, relative_error, require_gpu, table, write_json
 from torch import Tensor
 from torch.nn import functional
 
@@ -30,6 +30,7 @@ LIMIT = {"h": 2e-3, "dx": 6e-3, "dw13": 6e-3}
 def main() -> None:
     """Check, time, print, and write JSON where `--out` says."""
     args = parser().parse_args()
+    require_gpu()
     torch.manual_seed(0)
     x_TD, w13_EFD, offsets_E, rows_R = inputs(args)
     arch = "sm{}{}".format(*torch.cuda.get_device_capability())
