@@ -6,7 +6,7 @@ Every answer is verified by the estimate that refused the spec. Nothing here run
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +19,8 @@ from gptoss_builder.spec.schema import Spec, TrainingSpec
 from gptoss_builder.targets import CARDS, Target
 
 GIB = 2**30
+_ROUNDING = 1e-9
+"""Relative difference of FLOPs, which are floats, that means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ def room(plan: Plan) -> int:
 def nearest_changes(plan: Plan, available: int) -> tuple[Change, ...]:
     """Single changes after which training needs at most `available` bytes, the mildest of each.
 
-    The largest micro-batch, the checkpoint period of fewest layers, `backward: recompute`, the longest
-    context, the smallest loss chunk's power of two that is enough, and the smallest card.
+    The largest micro-batch, the checkpoint period of fewest layers, `backward: recompute`, the
+    largest loss chunk, the longest context, and the smallest card.
     """
     training = plan.spec.training
     if training is None:
@@ -83,29 +85,47 @@ def nearest_changes(plan: Plan, available: int) -> tuple[Change, ...]:
 
 def period_table(plan: Plan) -> tuple[Period, ...]:
     """Every period that differs, with and without `backward: recompute`, cheapest first."""
+    return tuple(_rows(plan, _periods(plan.spec.model.layers)))
+
+
+def dominating_period(plan: Plan) -> Period | None:
+    """The cheapest row of fewer FLOPs than the plan's own settings that needs no more memory.
+
+    Of periods that divide the layers and checkpoint more than the first.
+    """
+    own, step = plan.memory.training, plan.flops.step
+    if own is None or step is None:
+        return None
+    layers = plan.spec.model.layers
+    even = [every for every in _periods(layers) if layers % every == 0 and every < layers]
+    for row in _rows(plan, even):
+        if row.step_flops >= step * (1 - _ROUNDING):
+            return None
+        if row.total_bytes <= own.total_bytes:
+            return row
+    return None
+
+
+def _rows(plan: Plan, periods: Iterable[int]) -> Iterator[Period]:
+    """Rows for no checkpointing and for `periods`, cheapest first; memory as they are asked for."""
     if plan.spec.training is None:
-        return ()
-    periods = _periods(plan.spec.model.layers)
+        return
     specs = [
-        (every, _with_backward(_with_training(plan.spec, checkpoint_every=every), backward))
+        _with_backward(_with_training(plan.spec, checkpoint_every=every), backward)
         for every in (0, *periods)
         for backward in ("save", "recompute")
     ]
-    costs = [count_flops(spec, decide(spec, plan.target)).step or 0.0 for _, spec in specs]
-    rows = []
-    for (every, spec), step in zip(specs, costs, strict=True):
+    costs = [count_flops(spec, decide(spec, plan.target)).step or 0.0 for spec in specs]
+    for spec, step in sorted(zip(specs, costs, strict=True), key=lambda pair: pair[1]):
         estimate = _training_memory(plan, spec)
-        rows.append(
-            Period(
-                every,
-                spec.model.moe.backward,
-                estimate.total_bytes,
-                estimate.peak,
-                step,
-                step / costs[0] - 1,
-            )
+        yield Period(
+            spec.training.checkpoint_every if spec.training is not None else 0,
+            spec.model.moe.backward,
+            estimate.total_bytes,
+            estimate.peak,
+            step,
+            step / costs[0] - 1,
         )
-    return tuple(sorted(rows, key=lambda row: row.step_flops))
 
 
 def fastest_period(plan: Plan, available: int) -> Period | None:

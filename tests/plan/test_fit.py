@@ -1,6 +1,7 @@
 import pytest
 
 from gptoss_builder.plan.fit import (
+    dominating_period,
     fastest_period,
     nearest_changes,
     period_table,
@@ -112,6 +113,42 @@ def test_the_fastest_period_that_fits_has_the_least_flops():
     fitting = [row.step_flops for row in rows if row.total_bytes <= limit]
     assert best.step_flops == min(fitting)
     assert fastest_period(plan, 2**30) is None
+
+
+SETTINGS = [(every, backward) for every in (0, 1, 2, 3) for backward in ("save", "recompute")]
+"""Of six layers: none, and the periods that divide them and checkpoint more than the first."""
+
+
+@pytest.mark.parametrize("pattern", [["window", "full"], ["full", "full", "window"]])
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("backward", ["save", "recompute"])
+def test_dominated_settings_are_those_that_cost_more_and_save_nothing(pattern, every, backward):
+    def plan(every, backward):
+        return plan_of(
+            "h200",
+            training__micro_batch=2,
+            model__layers=6,
+            model__vocab=2000,
+            model__attention__pattern=pattern,
+            training__checkpoint_every=every,
+            model__moe__backward=backward,
+        )
+
+    own = plan(every, backward)
+    better = [
+        (other.flops.step, setting)
+        for setting in SETTINGS
+        if (other := plan(*setting)).flops.step < own.flops.step
+        and other.memory.training.total_bytes <= own.memory.training.total_bytes
+    ]
+    found = dominating_period(own)
+    assert (found and (found.every, found.backward)) == (min(better)[1] if better else None)
+
+
+def test_a_checkpointed_layer_gains_nothing_from_recomputing_gate_and_up():
+    plan = plan_of(training__checkpoint_every=1, model__moe__backward="recompute")
+    assert dominating_period(plan).backward == "save"
+    assert dominating_period(plan_of(training__checkpoint_every=0)) is None
 
 
 def test_without_training_there_is_nothing_to_offer():
