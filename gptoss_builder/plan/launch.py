@@ -86,7 +86,7 @@ _TABLE: dict[tuple[ArchName, Precision], LaunchConfig] = {
     ),
     ("sm100", "bf16"): _row(
         _WGMMA,
-        "Triton 3.9: 170 registers, no spill, 144 KiB shared, 1 block, UTCHMMA, TMA and cp.async",
+        "Triton 3.9: 172 registers, no spill, 144 KiB shared, 1 block, UTCHMMA, TMA and cp.async",
         descriptors=True,
         persistent=True,
     ),

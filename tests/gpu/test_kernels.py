@@ -92,6 +92,32 @@ def test_bf16_is_as_near_to_float64_as_bf16_allows(kind, d_model, d_ff):
 
 
 @pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("backward", ["recompute", "save"])
+@pytest.mark.parametrize("kind", ["table", "pointers"])
+def test_gathered_rows_and_the_sums_of_their_gradients_are_right_and_the_same_twice(kind, backward):
+    tokens, _, _ = inputs([500], 1000, 8, dtype=torch.bfloat16, device="cuda")
+    _, w13, ends = inputs([400, 0, 37, 563], 1000, 72, dtype=torch.bfloat16, device="cuda")
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(500, (1000,), generator=generator).cuda()
+    x64, w64 = (t.detach().double().requires_grad_() for t in (tokens, w13))
+    exact = w1w3_reference(x64, w64, ends, rows)
+    dh = torch.randn(1000, 72, device="cuda", dtype=torch.bfloat16)
+    theirs = gradients(exact, x64, w64, dh.double())
+
+    def once() -> list[Tensor]:
+        config = table_row(kind)
+        h = w1w3(
+            tokens, w13, ends, implementation="triton", launch=config, rows_R=rows,
+            backward=backward,
+        )  # fmt: skip
+        return gradients(h, tokens, w13, dh)
+
+    first, second = once(), once()
+    judge(first, theirs, torch.bfloat16)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize("config", [SEED, choose("sm90", "fp32", 768, 1536, "auto")])
 def test_fp32_is_exact(config):
     for counts, d_model, d_ff in (([65, 0, 1], 72, 1000), ([63], 100, 24), ([1000, 7], 1000, 72)):

@@ -71,6 +71,11 @@ def test_every_row_of_the_table_compiles_clean(arch, cache):
         assert report.problems() == (), report
         if report.request.precision == "fp32":
             assert report.instructions["FFMA"] > 0
+        evidence = report.request.launch.evidence
+        if not report.request.write_gate_up and evidence.startswith(f"Triton {report.triton[:3]}:"):
+            assert f" {report.registers} registers, no spill" in evidence
+            assert f" {report.shared_memory_bytes // 1024} KiB shared" in evidence
+            assert f" {report.occupancy} block" in evidence
 
 
 @pytest.mark.slow
