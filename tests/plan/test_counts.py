@@ -148,6 +148,21 @@ def test_the_count_is_the_built_models(spec):
         assert sum(n for full, n in sizes.items() if full.split(".")[-1] == name) == count
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("experts", [1, 8, 64])
+def test_the_count_is_exact_whatever_the_experts_and_the_head(experts, tied):
+    # vllm-fit#27, torchtitan#3225: a mixture counted as one MLP; a tied head counted twice or not
+    spec = lite(model__tie_embeddings=tied, model__moe__experts=experts, model__moe__top_k=1)
+    plan = resolve(spec, lookup("h200"))
+    vocabulary, d, heads, kv_heads, head_dim, d_ff = 128_000, 768, 8, 4, 96, 1536
+    layer = d * head_dim * (2 * heads + 2 * kv_heads)  # q and output, k and v; no biases
+    layer += heads + 2 * d  # sinks, two norms
+    layer += d * experts + 3 * d * d_ff * (experts + 1)  # router, experts and the shared one
+    by_hand = 12 * layer + d + (1 if tied else 2) * vocabulary * d
+    built = sum(parameter.numel() for parameter in build(plan, device="meta").parameters())
+    assert built == plan.parameters.total == by_hand
+
+
 @pytest.mark.parametrize("name", ["tiny", "gpt_oss_smoke", "gpt_oss_lite"])
 def test_the_count_is_the_built_models_for_shipped_specs(name):
     spec = load_spec(Path(__file__).parents[2] / "specs" / f"{name}.yaml")

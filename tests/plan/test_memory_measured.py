@@ -11,6 +11,8 @@ import statistics
 import pytest
 
 from docs.pictures import memory
+from gptoss_builder.pipeline import make_plan
+from gptoss_builder.plan.advice import period_lines
 
 MIB = 2**20
 FOUND = memory.rows()
@@ -46,3 +48,12 @@ def test_the_readme_and_the_page_quote_these_errors():
 
 def test_the_picture_is_of_these_figures():
     assert memory.PICTURE.read_text(encoding="utf-8") == memory.picture(FOUND)
+
+
+def test_the_table_over_periods_is_todays():
+    page = (memory.ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
+    plan = make_plan(memory.ROOT / "specs" / "gpt_oss_lite.yaml", target="h200")
+    rows = [line.split()[:5] for line in period_lines(plan).splitlines()[2:-2]]
+    cells = {(every, backward): " | ".join(rest) for every, backward, *rest in rows}
+    for every in ("0", "12", "6", "4", "3", "2", "1"):
+        assert f"| {every} | {cells[every, 'save']} | {cells[every, 'recompute']} |\n" in page
