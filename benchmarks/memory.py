@@ -133,6 +133,8 @@ def measure(name: str, changes: dict[str, Any], target: str, steps: int) -> dict
         train(plan, steps)
         row["allocated"] = torch.cuda.max_memory_allocated()
         row["reserved"] = torch.cuda.max_memory_reserved()
+        free, total = torch.cuda.mem_get_info()
+        row["context"] = total - free - torch.cuda.memory_reserved()  # with the kernels loaded
     except torch.OutOfMemoryError as error:
         row["out_of_memory"] = str(error)
     finally:

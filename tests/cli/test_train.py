@@ -57,6 +57,21 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(build: Path, capsys) ->
     assert [line["step"] for line in lines(Path("runs/small-cpu"))] == [1, 2]
 
 
+@pytest.mark.parametrize("flags", [[], ["--unchecked-memory"]])
+def test_the_memory_flag_reaches_the_trainer(
+    flags: list[str], build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def refuse(*_: object, **options: object) -> None:
+        asked.append(options["unchecked_memory"])
+        raise InputError("seen")
+
+    monkeypatch.setattr("gptoss_builder.train.loop.train", refuse)
+    assert cli.main([str(build), "--sample", "0", *flags]) == 2
+    assert asked == [bool(flags)]
+
+
 def test_data_can_be_put_elsewhere(build: Path, capsys) -> None:
     Path("text.txt").rename("moved.txt")
     assert cli.main([str(build)]) == 2

@@ -11,7 +11,7 @@ from gptoss_builder.errors import DeviceError
 from gptoss_builder.plan.resolve import resolve
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.targets import lookup
-from gptoss_builder.train import allocator
+from gptoss_builder.train import allocator, loop
 from gptoss_builder.train.device import require_memory
 from tests.plan.specs import lite
 
@@ -165,3 +165,22 @@ def test_an_allocator_in_use_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     allocator.use_expandable_segments()
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "unchecked", "said"),
+    [
+        ("expandable", True, False, ""),
+        ("expandable", True, True, "--unchecked-memory: trains also where"),
+        ("expandable", False, False, "memory is not checked: the estimate is of this project"),
+        ("fixed", True, False, "does not use expandable segments"),
+    ],
+)
+def test_what_the_guard_left_open_goes_into_the_record(
+    kind: str, ours: bool, unchecked: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "segments", lambda _: kind)
+    events = loop._memory_events(CUDA, ours=ours, unchecked=unchecked)
+    assert len(events) == bool(said)
+    assert said in "".join(events)
+    assert loop._memory_events(torch.device("cpu"), ours=ours, unchecked=unchecked) == []
