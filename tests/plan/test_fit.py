@@ -73,6 +73,15 @@ def test_the_card_offered_is_the_smallest_that_fits():
             assert total + margin > other.memory_bytes
 
 
+def test_no_card_is_offered_where_the_own_is_large_enough_and_others_use_it():
+    plan = plan_of("h200", training__micro_batch=8)
+    needed = plan.memory.training.total_bytes
+    assert needed < room(plan)
+    offered = {change.field for change in nearest_changes(plan, int(0.9 * needed))}
+    assert "training.micro_batch" in offered
+    assert "target.gpu" not in offered
+
+
 def test_nothing_is_offered_where_nothing_fits():
     plan = plan_of(model__layers=512, model__d_model=4096)
     assert 16 * plan.parameters.total > max(card.memory_bytes for card in CARDS.values())
