@@ -132,6 +132,11 @@ def train(
                 f"out of memory at step {run.step + 1}: {error}. Lower training.micro_batch, set "
                 "training.checkpoint_every, or lower training.loss_chunk, and build again"
             ) from error
+        except torch.AcceleratorError as error:
+            raise RunError(
+                f"the GPU failed at step {run.step + 1} or a little before: {error}. If it does "
+                "not fail with model.moe.dispatch: stacked, the kernel is at fault"
+            ) from error
         finally:
             record.write(directory, steps=(first, run.step))
         if run.step > first:

@@ -95,6 +95,23 @@ def test_a_failing_backward_kernel_stops_training_too(tmp_path, monkeypatch, cap
     assert not list(run_dir.glob("checkpoints/step-*"))
 
 
+def test_a_kernel_that_fails_while_it_runs_ends_training_in_words(tmp_path, monkeypatch, capsys):
+    plan = triton_plan(tmp_path)
+    monkeypatch.setattr(train_cli, "read_build", lambda _: plan)
+    # asynchronous: it is raised by whatever next looks at the device, not by the launch
+    error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    def wait(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("gptoss_builder.train.loop._go", wait)
+    assert train_cli.main([str(tmp_path), "--run", str(tmp_path / "run"), "--sample", "0"]) == 1
+    told = capsys.readouterr().err
+    assert "the GPU failed at step 1" in told
+    assert "illegal memory access" in told
+    assert "model.moe.dispatch: stacked" in told
+
+
 def test_without_an_injected_failure_the_same_run_trains(tmp_path, monkeypatch, capsys):
     plan = triton_plan(tmp_path)
     monkeypatch.setattr(train_cli, "read_build", lambda _: plan)
