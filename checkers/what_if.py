@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gptoss_builder.errors import TargetError
 from gptoss_builder.plan.counts import count_kv_cache
-from gptoss_builder.plan.memory import estimate_memory
+from gptoss_builder.plan.memory import estimate_memory, training_peak
 from gptoss_builder.plan.resolve import decide
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.targets import CARDS, Target
@@ -24,8 +24,7 @@ def training_bytes(plan: Plan, target: Target | None = None, /, **changes: int) 
     training = plan.spec.training.model_copy(update=changes)
     spec = plan.spec.model_copy(update={"training": training})
     execution = decide(spec, target or plan.target)
-    memory = estimate_memory(spec, execution, plan.parameters, cache=None)
-    return memory.training.total_bytes if memory.training is not None else 0
+    return training_peak(spec, execution, plan.parameters).total_bytes
 
 
 def serving_bytes(plan: Plan, target: Target | None = None, /, **changes: int) -> int:

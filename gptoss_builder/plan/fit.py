@@ -12,9 +12,9 @@ from typing import Literal
 
 from gptoss_builder.errors import TargetError
 from gptoss_builder.plan.counts import count_flops
-from gptoss_builder.plan.memory import estimate_memory
+from gptoss_builder.plan.memory import Peak, training_peak
 from gptoss_builder.plan.resolve import decide
-from gptoss_builder.plan.schema import MemoryEstimate, Plan
+from gptoss_builder.plan.schema import Plan
 from gptoss_builder.spec.schema import Spec, TrainingSpec
 from gptoss_builder.targets import CARDS, Target
 
@@ -122,7 +122,7 @@ def _rows(plan: Plan, periods: Iterable[int]) -> Iterator[Period]:
             spec.training.checkpoint_every if spec.training is not None else 0,
             spec.model.moe.backward,
             estimate.total_bytes,
-            estimate.peak,
+            estimate.name,
             step,
             step / costs[0] - 1,
         )
@@ -149,11 +149,8 @@ def _with_backward(spec: Spec, backward: str) -> Spec:
     return spec.model_copy(update={"model": spec.model.model_copy(update={"moe": moe})})
 
 
-def _training_memory(plan: Plan, spec: Spec, target: Target | None = None) -> MemoryEstimate:
-    memory = estimate_memory(spec, decide(spec, target or plan.target), plan.parameters, None)
-    if memory.training is None:
-        raise ValueError("the spec has no training")
-    return memory.training
+def _training_memory(plan: Plan, spec: Spec, target: Target | None = None) -> Peak:
+    return training_peak(spec, decide(spec, target or plan.target), plan.parameters)
 
 
 def _largest(plan: Plan, field: str, now: int, available: int) -> Change | None:

@@ -8,18 +8,18 @@ docs/memory.md.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gptoss_builder.plan.schema import (
     Execution,
     KVCache,
     Memory,
     MemoryEstimate,
-    Moment,
     ParameterCounts,
 )
-from gptoss_builder.plan.serving_memory import serving_moments
-from gptoss_builder.plan.training_memory import training_moments
+from gptoss_builder.plan.serving_memory import serving_sums
+from gptoss_builder.plan.tape import Sum
+from gptoss_builder.plan.training_memory import training_sums
 from gptoss_builder.spec.schema import Spec
 
 MIB = 2**20
@@ -39,34 +39,62 @@ CONTEXT_BYTES = 648_871_936
 for every other card."""
 
 
+class Peak(NamedTuple):
+    """The largest moment and what it takes, in bytes."""
+
+    name: str
+    allocated_bytes: int
+    reserved_bytes: int
+    context_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What must fit beside the margin."""
+        return self.reserved_bytes + self.context_bytes
+
+
 def estimate_memory(
     spec: Spec, execution: Execution, parameters: ParameterCounts, cache: KVCache | None
 ) -> Memory:
     """Peaks of training and of serving; each None where the spec does not ask for it."""
     training = serving = None
     if spec.training is not None:
-        training = _estimate(training_moments(spec, execution, parameters), execution, "training")
+        training = _estimate(training_sums(spec, execution, parameters), execution, "training")
     if spec.inference is not None and cache is not None:
-        moments = serving_moments(spec, execution, parameters, spec.inference, cache)
-        serving = _estimate(moments, execution, "serving")
+        sums = serving_sums(spec, execution, parameters, spec.inference, cache)
+        serving = _estimate(sums, execution, "serving")
     return Memory(training=training, inference=serving)
 
 
-def _estimate(
-    moments: tuple[Moment, ...], execution: Execution, use: Literal["training", "serving"]
-) -> MemoryEstimate:
-    peak = max(moments, key=lambda moment: moment.allocated_bytes)
-    allocated = reserved = peak.allocated_bytes
+def training_peak(spec: Spec, execution: Execution, parameters: ParameterCounts) -> Peak:
+    """The peak of training alone, for those who try out many settings.
+
+    Raises:
+        ValueError: the spec has no training.
+    """
+    return _peak(training_sums(spec, execution, parameters), execution, "training")
+
+
+def _peak(sums: tuple[Sum, ...], execution: Execution, use: Literal["training", "serving"]) -> Peak:
+    largest = max(sums, key=lambda one: one.total)
+    allocated = reserved = largest.total
     context = 0
     if execution.device == "cuda":
         allocated += HANDLES[use] * WORKSPACE_BYTES
         reserved = allocated + int(FRAGMENTATION * allocated) + PAGES_BYTES
         context = CONTEXT_BYTES
+    return Peak(largest.name, allocated, reserved, context)
+
+
+def _estimate(
+    sums: tuple[Sum, ...], execution: Execution, use: Literal["training", "serving"]
+) -> MemoryEstimate:
+    peak = _peak(sums, execution, use)
     return MemoryEstimate(
-        moments=moments,
+        moments=tuple(one.moment() for one in sums),
         peak=peak.name,
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        context_bytes=context,
-        total_bytes=reserved + context,
+        allocated_bytes=peak.allocated_bytes,
+        reserved_bytes=peak.reserved_bytes,
+        context_bytes=peak.context_bytes,
+        total_bytes=peak.total_bytes,
     )

@@ -7,21 +7,21 @@ used and the copy dies with its product, as in model/transformer.py.
 from __future__ import annotations
 
 from gptoss_builder.plan.math_attention_memory import QUERY_CHUNK
-from gptoss_builder.plan.schema import Execution, KVCache, Moment, ParameterCounts
+from gptoss_builder.plan.schema import Execution, KVCache, ParameterCounts
 from gptoss_builder.plan.sizes import FP32, INT64, Sizes, sizes
-from gptoss_builder.plan.tape import Tape, moment
+from gptoss_builder.plan.tape import Sum, Tape
 from gptoss_builder.spec.schema import InferenceSpec, LayerKind, Spec
 
 TEMPORARIES = "elementwise temporaries"
 
 
-def serving_moments(
+def serving_sums(
     spec: Spec,
     execution: Execution,
     parameters: ParameterCounts,
     inference: InferenceSpec,
     cache: KVCache,
-) -> tuple[Moment, ...]:
+) -> tuple[Sum, ...]:
     """The last chunk of a prompt that fills the context, and one new token for each sequence."""
     prefill = min(inference.prefill_chunk, inference.context)
     held = {
@@ -42,7 +42,7 @@ def _forward(
     name: str,
     inference: InferenceSpec,
     tokens: int,
-) -> Moment:
+) -> Sum:
     size = sizes(spec, execution, inference.batch, tokens)
     kinds = tuple(dict.fromkeys(spec.layer_kinds()))
     tables = sum(2 * tokens * (size.rotary[kind] // 2) * FP32 for kind in kinds)
@@ -57,7 +57,7 @@ def _forward(
     tape.touch("head, cast", copied)
     if size.low:
         tape.touch("logits in fp32", inference.batch * vocabulary * FP32)
-    return moment(name, tape.peak_items())
+    return Sum(name, tape.peak_items())
 
 
 def _attention(tape: Tape, size: Sizes, kind: LayerKind, context: int) -> None:

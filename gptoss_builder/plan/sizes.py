@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from gptoss_builder.plan.counts import ELEMENT_BYTES
 from gptoss_builder.plan.schema import AttentionKernel, Execution
@@ -10,6 +11,20 @@ from gptoss_builder.spec.schema import LayerKind, Spec
 
 FP32 = 4
 INT64 = 8
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class ByKind(Generic[Value]):
+    """A value for each kind of layer; unlike a dict it can be a key of a cache."""
+
+    window: Value
+    full: Value
+
+    def __getitem__(self, kind: LayerKind) -> Value:
+        return self.window if kind == "window" else self.full
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +38,10 @@ class Sizes:
     heads: int
     kv_heads: int
     head_dim: int
-    rotary: dict[LayerKind, int]
+    rotary: ByKind[int]
     """Dimensions of a head that are rotated."""
-    window: dict[LayerKind, int | None]
-    kernels: dict[LayerKind, AttentionKernel]
+    window: ByKind[int | None]
+    kernels: ByKind[AttentionKernel]
     sinks: bool
     experts: int
     top_k: int
@@ -65,12 +80,11 @@ def sizes(spec: Spec, execution: Execution, batch: int, length: int) -> Sizes:
         heads=attention.heads,
         kv_heads=attention.kv_heads,
         head_dim=attention.head_dim,
-        rotary={
-            "window": attention.head_dim,
-            "full": round(attention.rope.full_layers_rotary * attention.head_dim),
-        },
-        window={"window": attention.window, "full": None},
-        kernels={"window": execution.window_attention, "full": execution.full_attention},
+        rotary=ByKind(
+            attention.head_dim, round(attention.rope.full_layers_rotary * attention.head_dim)
+        ),
+        window=ByKind(attention.window, None),
+        kernels=ByKind(execution.window_attention, execution.full_attention),
         sinks=attention.sinks,
         experts=moe.experts,
         top_k=moe.top_k,

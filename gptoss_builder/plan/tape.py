@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gptoss_builder.plan.schema import MemoryItem, Moment
 
 BLOCK = 512
@@ -72,16 +74,27 @@ class Tape:
         return items
 
 
-def moment(name: str, items: dict[str, int]) -> Moment:
-    """What is alive at one moment, largest first; what is below a thousandth is summed up."""
-    total = sum(items.values())
-    shown = {part: size for part, size in items.items() if size > total // 1000}
-    rest = total - sum(shown.values())
-    if rest:
-        shown[REST] = rest
-    ordered = sorted(shown.items(), key=lambda item: -item[1])
-    return Moment(
-        name=name,
-        allocated_bytes=total,
-        items=tuple(MemoryItem(name=part, bytes=size) for part, size in ordered),
-    )
+class Sum(NamedTuple):
+    """What is alive at one moment, by name of the tensors."""
+
+    name: str
+    items: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return sum(self.items.values())
+
+    def moment(self) -> Moment:
+        """As the plan shows it: largest first, what is below a thousandth summed up."""
+        total = self.total
+        shown = {part: size for part, size in self.items.items() if size > total // 1000}
+        rest = total - sum(shown.values())
+        if rest:
+            shown[REST] = rest
+        ordered = sorted(shown.items(), key=lambda item: -item[1])
+        return Moment(
+            name=self.name,
+            allocated_bytes=total,
+            items=tuple(MemoryItem(name=part, bytes=size) for part, size in ordered),
+        )

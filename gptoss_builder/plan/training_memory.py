@@ -8,11 +8,13 @@ before it, above it the gradients of those after it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from gptoss_builder.plan.layer_memory import DX, DY, GRADIENTS, TEMPORARIES, Layer, norm_backward
 from gptoss_builder.plan.schema import Execution, Moment, ParameterCounts
 from gptoss_builder.plan.sizes import FP32, INT64, Sizes, sizes
-from gptoss_builder.plan.tape import Tape, moment
+from gptoss_builder.plan.tape import Sum, Tape
 from gptoss_builder.spec.schema import LayerKind, Spec, TrainingSpec
 
 SAVED = "saved by the layers"
@@ -24,6 +26,15 @@ HIDDEN = "hidden states"
 def training_moments(
     spec: Spec, execution: Execution, parameters: ParameterCounts, *, scratch: bool = True
 ) -> tuple[Moment, ...]:
+    """The sums of `training_sums` as the plan shows them."""
+    return tuple(
+        one.moment() for one in training_sums(spec, execution, parameters, scratch=scratch)
+    )
+
+
+def training_sums(
+    spec: Spec, execution: Execution, parameters: ParameterCounts, *, scratch: bool = True
+) -> tuple[Sum, ...]:
     """The moments of one optimizer step, in their order; the backward's is its worst layer.
 
     `scratch` counts what kernels allocate inside, which fake tensors cannot show.
@@ -35,7 +46,7 @@ def training_moments(
     if training is None:
         raise ValueError("the spec has no training")
     size = sizes(spec, execution, training.micro_batch, training.context)
-    return _Step(spec, execution, parameters, training, size, scratch=scratch).moments()
+    return _Step(spec, execution, parameters, training, size, scratch=scratch).sums()
 
 
 @dataclass(slots=True)
@@ -45,6 +56,27 @@ class _Worst:
     name: str
     peak: int
     items: dict[str, int]
+
+
+class _LayerTapes(NamedTuple):
+    """The walks over one kind of layer; nothing is added to them any more."""
+
+    forward: Tape
+    """Left with what it saves: its own input, not its output."""
+    backward: Tape
+    """From the moment when the gradient of its output arrives."""
+
+
+@lru_cache(maxsize=64)
+def _layer_tapes(size: Sizes, kind: LayerKind, fresh: bool, scratch: bool) -> _LayerTapes:
+    # the rows of a table over checkpoint periods share their layers
+    layer = Layer(size, kind, fresh=fresh, scratch=scratch)
+    forward = Tape({"layer input": size.stream})
+    layer.forward(forward)
+    forward.drop("layer output")
+    backward = Tape({**forward.items, DY: size.stream})
+    layer.backward(backward)
+    return _LayerTapes(forward, backward)
 
 
 class _Step:
@@ -68,7 +100,7 @@ class _Step:
         # micro-batch, which is the worst, finds them all there.
         self.fresh = training.accumulate == 1
         self.layers = {
-            kind: Layer(size, kind, fresh=self.fresh, scratch=scratch)
+            kind: _layer_tapes(size, kind, self.fresh, scratch)
             for kind in dict.fromkeys(self.kinds)
         }
         self.tables = {
@@ -76,8 +108,8 @@ class _Step:
         }
         self.held = self._held(execution)
 
-    def moments(self) -> tuple[Moment, ...]:
-        forward = {kind: self._forward(layer) for kind, layer in self.layers.items()}
+    def sums(self) -> tuple[Sum, ...]:
+        forward = {kind: tapes.forward for kind, tapes in self.layers.items()}
         kept = [
             self.size.stream if layer in self.checkpointed else forward[kind].live
             for layer, kind in enumerate(self.kinds)
@@ -88,9 +120,9 @@ class _Step:
         optimizer = {**self.held, GRADIENTS: self.parameters.total * FP32, TABLES: 0}
         return (
             self._forward_moment(stored, forward, kept),
-            moment("loss", loss.peak_items()),
+            Sum("loss", loss.peak_items()),
             self._backward(forward, kept),
-            moment("optimizer", optimizer),
+            Sum("optimizer", optimizer),
         )
 
     def _held(self, execution: Execution) -> dict[str, int]:
@@ -107,16 +139,9 @@ class _Step:
             held[GRADIENTS] = counts.total * FP32
         return held
 
-    def _forward(self, layer: Layer) -> Tape:
-        """The layer's forward, left with what it saves: its own input, not its output."""
-        tape = Tape({"layer input": self.size.stream})
-        layer.forward(tape)
-        tape.drop("layer output")
-        return tape
-
     def _forward_moment(
         self, stored: dict[str, int], forward: dict[LayerKind, Tape], kept: list[int]
-    ) -> Moment:
+    ) -> Sum:
         """The worst of the last layer of each kind and the final norm."""
         tape = Tape(stored)
         tape.hold("final norm statistics", self.size.tokens * FP32)
@@ -131,7 +156,7 @@ class _Step:
             if fixed + below + walk.peak > best:
                 best = fixed + below + walk.peak
                 items = _merged(self.held, {SAVED: below}, walk.peak_items())
-        return moment("forward", items)
+        return Sum("forward", items)
 
     def _loss(self, stored: dict[str, int]) -> Tape:
         """`train.loss.linear_cross_entropy`: both gradients are made in its forward."""
@@ -155,7 +180,7 @@ class _Step:
             tape.touch(wide, logits * (FP32 + size.element))
         return tape
 
-    def _backward(self, forward: dict[LayerKind, Tape], kept: list[int]) -> Moment:
+    def _backward(self, forward: dict[LayerKind, Tape], kept: list[int]) -> Sum:
         """The worst of the final norm's backward, every layer's and the embedding's."""
         base = {**self.held, GRADIENTS: self.held.get(GRADIENTS, 0), HIDDEN: self.size.stream}
         if self.tied:
@@ -175,8 +200,8 @@ class _Step:
             end.drop(DY)
         end.touch("gradient of the embedding", self.head * FP32)
         if end.peak > worst.peak:
-            return moment("backward of the embedding", end.peak_items())
-        return moment(worst.name, worst.items)
+            return Sum("backward of the embedding", end.peak_items())
+        return Sum(worst.name, worst.items)
 
     def _layers_backward(
         self,
@@ -187,7 +212,7 @@ class _Step:
     ) -> int:
         """Raise `worst` where a layer is worse; returns the gradients that all layers made."""
         first = {kind: self.kinds.index(kind) for kind in self.layers}
-        walks = {kind: self._walk(kind, forward[kind]) for kind in self.layers}
+        walks = {kind: tapes.backward for kind, tapes in self.layers.items()}
         fixed, below, grown = sum(base.values()), sum(kept), 0
         for layer in reversed(range(len(self.kinds))):
             below -= kept[layer]
@@ -206,12 +231,6 @@ class _Step:
                     worst.items = _merged(base, others, tape.peak_items())
             grown += walks[kind].items.get(GRADIENTS, 0)
         return grown
-
-    def _walk(self, kind: LayerKind, forward: Tape) -> Tape:
-        """One layer's backward from the moment when its gradient arrives."""
-        tape = Tape({**forward.items, DY: self.size.stream})
-        self.layers[kind].backward(tape)
-        return tape
 
 
 def _merged(*parts: dict[str, int]) -> dict[str, int]:
