@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
@@ -59,14 +58,11 @@ def test_the_pure_python_parser_never_raises_either() -> None:
 
 
 CHILD = """
-import resource
 from tests.spec.test_fuzz import MOST_BYTES, check
 from tests.spec.mutations import mutated
 
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 slowest = max(check(text) for text in mutated(10_000, seed=20))
-grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-print(slowest, grown)
+print(slowest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
@@ -80,7 +76,7 @@ def test_ten_thousand_damaged_specs_stay_quick_and_small() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr[-2000:]
-    slowest, grown = map(float, run.stdout.split())
+    # Of that process alone: other tests' children count in what this one could ask for.
+    slowest, resident = map(float, run.stdout.split())
     assert slowest < MOST_SECONDS
-    assert grown < MOST_BYTES
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < MOST_BYTES
+    assert resident < MOST_BYTES
