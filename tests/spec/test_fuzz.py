@@ -58,6 +58,7 @@ def test_the_pure_python_parser_never_raises_either() -> None:
 
 
 CHILD = """
+import resource
 from tests.spec.test_fuzz import MOST_BYTES, check
 from tests.spec.mutations import mutated
 
