@@ -86,19 +86,25 @@ def _forward(spec: Spec, context: int, kinds: tuple[LayerKind, ...]) -> Componen
     d, layers = model.d_model, len(kinds)
     width = attention.heads * attention.head_dim
     projections = d * (width + 2 * attention.kv_heads * attention.head_dim) + width * d
-    pairs = sum(
-        kinds.count(kind) * attended_pairs(context, layer_window(spec, kind))
-        for kind in dict.fromkeys(kinds)
-    )
     expert = 2.0 * 3 * d * moe.d_ff
     return _components(
         projections=2.0 * layers * projections,
-        scores=4.0 * width * pairs / context,
+        scores=_scores(spec, context, kinds),
         router=2.0 * layers * moe.experts * d,
         experts=layers * moe.top_k * expert,
         shared_experts=layers * moe.shared_experts * expert,
         head=2.0 * model.vocab * d,
     )
+
+
+def _scores(spec: Spec, context: int, kinds: tuple[LayerKind, ...]) -> float:
+    """FLOPs of q·k and p·v in layers of these kinds."""
+    attention = spec.model.attention
+    pairs = sum(
+        kinds.count(kind) * attended_pairs(context, layer_window(spec, kind))
+        for kind in dict.fromkeys(kinds)
+    )
+    return 4.0 * attention.heads * attention.head_dim * pairs / context
 
 
 def _recompute(
@@ -117,16 +123,12 @@ def _recompute(
     layers = len(kinds)
     again = len(execution.checkpointed_layers) / layers
     again_kinds = tuple(kinds[layer] for layer in execution.checkpointed_layers)
-    again_scores = (
-        _forward(spec, context, again_kinds).scores if execution.checkpointed_layers else 0.0
-    )
     up = 2 / 3 if execution.backward == "recompute" else 0.0
     kernels = {"window": execution.window_attention, "full": execution.full_attention}
     flash_kinds = tuple(kind for kind in kinds if kernels[kind] != "math")
-    flash_scores = _forward(spec, context, flash_kinds).scores / 2 if flash_kinds else 0.0
     return _components(
         projections=again * forward.projections,
-        scores=again_scores + flash_scores,
+        scores=_scores(spec, context, again_kinds) + _scores(spec, context, flash_kinds) / 2,
         router=again * forward.router,
         experts=(again + up) * forward.experts,
         shared_experts=(again + up) * forward.shared_experts,

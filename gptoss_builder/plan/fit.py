@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gptoss_builder.errors import TargetError
 from gptoss_builder.plan.counts import count_flops
 from gptoss_builder.plan.memory import Peak, training_peak
 from gptoss_builder.plan.resolve import decide
 from gptoss_builder.plan.schema import Plan
+from gptoss_builder.plan.training_memory import training_floor
 from gptoss_builder.spec.schema import Spec, TrainingSpec
 from gptoss_builder.targets import CARDS, Target
 
@@ -85,7 +86,8 @@ def nearest_changes(plan: Plan, available: int) -> tuple[Change, ...]:
 
 def period_table(plan: Plan) -> tuple[Period, ...]:
     """Every period that differs, with and without `backward: recompute`, cheapest first."""
-    return tuple(_rows(plan, _periods(plan.spec.model.layers)))
+    settings = _settings(plan, _periods(plan.spec.model.layers))
+    return tuple(_row(plan, setting) for setting in settings)
 
 
 def dominating_period(plan: Plan) -> Period | None:
@@ -98,34 +100,51 @@ def dominating_period(plan: Plan) -> Period | None:
         return None
     layers = plan.spec.model.layers
     even = [every for every in _periods(layers) if layers % every == 0 and every < layers]
-    for row in _rows(plan, even):
-        if row.step_flops >= step * (1 - _ROUNDING):
+    for setting in _settings(plan, even):
+        if setting.step_flops >= step * (1 - _ROUNDING):
             return None
+        if _floor(plan, setting.spec) > own.allocated_bytes:
+            continue  # most end here, and the whole estimate is not made
+        row = _row(plan, setting)
         if row.total_bytes <= own.total_bytes:
             return row
     return None
 
 
-def _rows(plan: Plan, periods: Iterable[int]) -> Iterator[Period]:
-    """Rows for no checkpointing and for `periods`, cheapest first; memory as they are asked for."""
+class _Setting(NamedTuple):
+    """A spec with another period or backward, before its memory is known."""
+
+    spec: Spec
+    step_flops: float
+    extra: float
+
+
+def _settings(plan: Plan, periods: Iterable[int]) -> list[_Setting]:
+    """No checkpointing and `periods`, with both backwards, cheapest first."""
     if plan.spec.training is None:
-        return
+        return []
     specs = [
         _with_backward(_with_training(plan.spec, checkpoint_every=every), backward)
         for every in (0, *periods)
         for backward in ("save", "recompute")
     ]
     costs = [count_flops(spec, decide(spec, plan.target)).step or 0.0 for spec in specs]
-    for spec, step in sorted(zip(specs, costs, strict=True), key=lambda pair: pair[1]):
-        estimate = _training_memory(plan, spec)
-        yield Period(
-            spec.training.checkpoint_every if spec.training is not None else 0,
-            spec.model.moe.backward,
-            estimate.total_bytes,
-            estimate.name,
-            step,
-            step / costs[0] - 1,
-        )
+    settings = [
+        _Setting(spec, step, step / costs[0] - 1) for spec, step in zip(specs, costs, strict=True)
+    ]
+    return sorted(settings, key=lambda setting: setting.step_flops)
+
+
+def _row(plan: Plan, setting: _Setting) -> Period:
+    training, peak = setting.spec.training, _training_memory(plan, setting.spec)
+    return Period(
+        training.checkpoint_every if training is not None else 0,
+        setting.spec.model.moe.backward,
+        peak.total_bytes,
+        peak.name,
+        setting.step_flops,
+        setting.extra,
+    )
 
 
 def fastest_period(plan: Plan, available: int) -> Period | None:
@@ -151,6 +170,11 @@ def _with_backward(spec: Spec, backward: str) -> Spec:
 
 def _training_memory(plan: Plan, spec: Spec, target: Target | None = None) -> Peak:
     return training_peak(spec, decide(spec, target or plan.target), plan.parameters)
+
+
+def _floor(plan: Plan, spec: Spec) -> int:
+    """Bytes that training needs at least: what is held when the forward ends."""
+    return training_floor(spec, decide(spec, plan.target), plan.parameters)
 
 
 def _largest(plan: Plan, field: str, now: int, available: int) -> Change | None:

@@ -42,11 +42,25 @@ def training_sums(
     Raises:
         ValueError: the spec has no training.
     """
+    return _step(spec, execution, parameters, scratch=scratch).sums()
+
+
+def training_floor(spec: Spec, execution: Execution, parameters: ParameterCounts) -> int:
+    """Bytes that are held when the forward ends: at most the peak, at a part of its cost.
+
+    Raises:
+        ValueError: the spec has no training.
+    """
+    step = _step(spec, execution, parameters, scratch=True)
+    return sum(step.held.values()) + sum(step.kept()) + step.size.stream
+
+
+def _step(spec: Spec, execution: Execution, parameters: ParameterCounts, *, scratch: bool) -> _Step:
     training = spec.training
     if training is None:
         raise ValueError("the spec has no training")
     size = sizes(spec, execution, training.micro_batch, training.context)
-    return _Step(spec, execution, parameters, training, size, scratch=scratch).sums()
+    return _Step(spec, execution, parameters, training, size, scratch=scratch)
 
 
 @dataclass(slots=True)
@@ -110,10 +124,7 @@ class _Step:
 
     def sums(self) -> tuple[Sum, ...]:
         forward = {kind: tapes.forward for kind, tapes in self.layers.items()}
-        kept = [
-            self.size.stream if layer in self.checkpointed else forward[kind].live
-            for layer, kind in enumerate(self.kinds)
-        ]
+        kept = self.kept()
         # the last layer's output, the final norm's input, is saved beside the layers' own
         stored = self.held | {SAVED: sum(kept) + self.size.stream}
         loss = self._loss(stored)
@@ -124,6 +135,13 @@ class _Step:
             self._backward(forward, kept),
             Sum("optimizer", optimizer),
         )
+
+    def kept(self) -> list[int]:
+        """What each layer keeps for the backward."""
+        return [
+            self.size.stream if layer in self.checkpointed else self.layers[kind].forward.live
+            for layer, kind in enumerate(self.kinds)
+        ]
 
     def _held(self, execution: Execution) -> dict[str, int]:
         counts, size = self.parameters, self.size
@@ -214,6 +232,7 @@ class _Step:
         first = {kind: self.kinds.index(kind) for kind in self.layers}
         walks = {kind: tapes.backward for kind, tapes in self.layers.items()}
         fixed, below, grown = sum(base.values()), sum(kept), 0
+        found: tuple[int, Tape, dict[str, int]] | None = None
         for layer in reversed(range(len(self.kinds))):
             below -= kept[layer]
             kind = self.kinds[layer]
@@ -226,10 +245,14 @@ class _Step:
             for tape, beside in candidates:
                 peak = fixed + tables + below + grown + tape.peak + beside
                 if peak > worst.peak:
+                    worst.peak = peak
                     others = {SAVED: below, GRADIENTS: grown, TABLES: tables, DY: beside}
-                    worst.name, worst.peak = f"backward of layer {layer}", peak
-                    worst.items = _merged(base, others, tape.peak_items())
+                    found = layer, tape, others
             grown += walks[kind].items.get(GRADIENTS, 0)
+        if found is not None:
+            layer, tape, others = found
+            worst.name = f"backward of layer {layer}"
+            worst.items = _merged(base, others, tape.peak_items())
         return grown
 
 
