@@ -40,22 +40,49 @@ def _keeps_queries(size: Sizes) -> bool:
     return size.heads == size.kv_heads and _merges(size)
 
 
-def _chunks(size: Sizes, kind: LayerKind) -> list[_Chunk]:
+def _seen(size: Sizes, kind: LayerKind, start: int) -> int:
+    """Keys that the chunk from `start` sees: to its own end, a window back from its first query."""
+    stop = min(start + QUERY_CHUNK, size.length)
     window = size.window[kind]
-    chunks = []
-    for start in range(0, size.length, QUERY_CHUNK):
-        stop = min(start + QUERY_CHUNK, size.length)
-        first = 0 if window is None else max(0, start - window + 1)
-        count, seen = stop - start, stop - first
-        rows = size.batch * size.heads * count
-        queries = rounded(rows * size.head_dim * FP32)
-        keys = rounded(size.batch * size.kv_heads * seen * size.head_dim * FP32)
-        probabilities = rounded(rows * (seen + size.sinks) * FP32)
-        saved = probabilities + rounded(count * seen)
-        saved += 0 if _keeps_queries(size) else queries
-        saved += 0 if _merges(size) else 2 * keys
-        chunks.append(_Chunk(queries, keys, rounded(rows * seen * FP32), probabilities, saved))
-    return chunks
+    return stop if window is None else min(stop, stop - start + window - 1)
+
+
+def _chunk(size: Sizes, kind: LayerKind, start: int) -> _Chunk:
+    count, seen = min(QUERY_CHUNK, size.length - start), _seen(size, kind, start)
+    rows = size.batch * size.heads * count
+    queries = rounded(rows * size.head_dim * FP32)
+    keys = rounded(size.batch * size.kv_heads * seen * size.head_dim * FP32)
+    probabilities = rounded(rows * (seen + size.sinks) * FP32)
+    saved = probabilities + rounded(count * seen)
+    saved += 0 if _keeps_queries(size) else queries
+    saved += 0 if _merges(size) else 2 * keys
+    return _Chunk(queries, keys, rounded(rows * seen * FP32), probabilities, saved)
+
+
+def _last_chunks(size: Sizes, kind: LayerKind) -> tuple[int, list[_Chunk]]:
+    """The last two chunks, and how many come before them.
+
+    The peak is in one of the two. Whole chunks see ever more keys until a window is full, and
+    what is saved grows, so the last whole chunk is the worst of all whole ones.
+    """
+    starts = range(0, size.length, QUERY_CHUNK)
+    return max(len(starts) - 2, 0), [_chunk(size, kind, start) for start in starts[-2:]]
+
+
+def _saved_before(size: Sizes, kind: LayerKind, count: int) -> int:
+    """Bytes that the first `count` chunks save; all of them are whole.
+
+    While a chunk still sees the first key its bytes grow by the same amount each time: whole
+    chunks of such widths are multiples of the allocator's block. Later ones are all alike.
+    """
+    window = size.window[kind]
+    growing = count if window is None else min(count, -(-(window - 1) // QUERY_CHUNK))
+    alike = count - growing
+    total = alike * _chunk(size, kind, growing * QUERY_CHUNK).saved
+    if growing:
+        last = _chunk(size, kind, (growing - 1) * QUERY_CHUNK)
+        total += growing * (_chunk(size, kind, 0).saved + last.saved) // 2
+    return total
 
 
 def math_forward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
@@ -66,8 +93,13 @@ def math_forward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
         tape.touch("wide queries", 2 * out * FP32)
         tape.hold("wide keys and values", 2 * keys * FP32)
     tape.hold("scaled queries", out * FP32)
+    before, chunks = _last_chunks(size, kind)
     previous = 0
-    for chunk in _chunks(size, kind):
+    if before:
+        tape.hold(SAVED, _saved_before(size, kind, before))
+        tape.hold("outputs of chunks", before * chunks[0].queries)
+        previous = _chunk(size, kind, (before - 1) * QUERY_CHUNK).scores
+    for chunk in chunks:
         # the values are copied after the softmax
         copies = chunk.saved - chunk.probabilities - (0 if _merges(size) else chunk.keys)
         tape.touch(TEMPORARIES, copies + previous + chunk.scores)
@@ -102,10 +134,10 @@ def math_backward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
         tape.drop(incoming)
         incoming = "wide gradient of the output"
     tape.drop("attention output")
-    chunks = _chunks(size, kind)
+    before, chunks = _last_chunks(size, kind)
     for chunk in reversed(chunks):
         copy = 0 if _merges(size) else chunk.keys
-        if chunk is chunks[0]:
+        if chunk is chunks[0] and not before:
             tape.touch(TEMPORARIES, chunk.queries)
             tape.drop(incoming)
         tape.touch(TEMPORARIES, chunk.queries + chunk.keys + chunk.scores)
@@ -116,6 +148,9 @@ def math_backward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
             tape.hold("gradient of k", keys * FP32)
             tape.hold("gradient of q", out * FP32)
         tape.shrink(SAVED, chunk.saved)
+    if before:
+        tape.shrink(SAVED, _saved_before(size, kind, before))
+        tape.drop(incoming)
     tape.touch(TEMPORARIES, out * FP32)
     if size.low:
         tape.drop("gradient of q", "gradient of k", "gradient of v")

@@ -40,6 +40,7 @@ FromList = BeforeValidator(_from_list)
 """A tuple that a file writes as a list; a set or a generator, which lax mode takes, is refused."""
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
+Context = Annotated[int, Field(ge=1, le=2**24)]
 Index = Annotated[int, Field(ge=0, le=2**40)]
 Width = Annotated[int, Field(ge=1, le=HARD_CAP)]
 Positive = Annotated[float, Field(gt=0, le=1e30)]
@@ -74,7 +75,7 @@ class YarnSpec(Frozen):
 
     factor: Annotated[float, Field(ge=1, le=1e6)]
     """Context extension factor: target context over original context."""
-    original_context: Count
+    original_context: Context
     """Context length, in tokens, that the frequencies were made for."""
     beta_fast: Positive = 32.0
     """Rotations over the original context above which a dimension is left alone."""
@@ -191,7 +192,7 @@ class NanGuardSpec(Frozen):
 class TrainingSpec(Frozen):
     """How the model is trained."""
 
-    context: Count
+    context: Context
     """Tokens of one training sequence."""
     micro_batch: Count = 1
     """Sequences of one forward pass."""
@@ -237,11 +238,11 @@ class DataSpec(Frozen):
 class InferenceSpec(Frozen):
     """How the model is served."""
 
-    context: Count
+    context: Context
     """Tokens that the key-value cache must hold for each sequence."""
     batch: Count = 1
     """Sequences served at a time."""
-    prefill_chunk: Count = 2048
+    prefill_chunk: Context = 2048
     """Prompt tokens that one forward pass takes in."""
 
 

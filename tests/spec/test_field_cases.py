@@ -118,7 +118,7 @@ def test_a4_an_unknown_key_names_its_section_and_what_was_meant(
         ("heads: 6", "heads: 0b110", "SP016", "write 6"),
         ("heads: 6", "heads: 1_000", "SP016", "write 1000"),
         ("window: 33", "window: 1:30", "SP016", "write 90"),
-        ("context: 130", "context: 131072k", "SP016", "write 131072000 or 134217728"),
+        ("context: 130", "context: 131k", "SP016", "write 131000 or 134144"),
         ("context: 130", "context: 128K", "SP016", "write 128000 or 131072"),
         ("layers: 3", "layers: 4k", "SP016", "write 4000 or 4096"),
         ("layers: 3", "layers: 5k", "SP016", "write a whole number from 1 to 4096"),
