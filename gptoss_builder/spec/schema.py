@@ -144,7 +144,7 @@ class ModelSpec(Frozen):
     """Token ids are 0 … vocab − 1."""
     d_model: Width
     """Width of the residual stream."""
-    layers: Annotated[int, Field(ge=1, le=4096)]
+    layers: Annotated[int, Field(ge=1, le=1024)]
     """Transformer blocks."""
     tie_embeddings: bool = True
     """The output projection is the embedding matrix."""
