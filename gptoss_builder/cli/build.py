@@ -17,7 +17,7 @@ from gptoss_builder.build_directory import (
     with_data_paths_from_here,
     write_build,
 )
-from gptoss_builder.cli.output import show_what_it_can
+from gptoss_builder.cli.output import INTERRUPTED, show_what_it_can
 from gptoss_builder.errors import GptossError, InputError, LaunchError
 from gptoss_builder.pipeline import Checked, check
 from gptoss_builder.plan.advice import period_lines
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.spec is None:
             parser.error("name a spec, or print one to start from with --example")
         return _run(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except GptossError as error:
         print(f"gptoss-build: {error}", file=sys.stderr)
         return error.exit_code

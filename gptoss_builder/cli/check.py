@@ -6,6 +6,7 @@ import argparse
 import io
 import multiprocessing
 import os
+import signal
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from checkers.registry import RULES
 from checkers.report import Report
 from checkers.run import check_python
 from checkers.selection import Selection
+from gptoss_builder.cli.output import INTERRUPTED, show_what_it_can
 from gptoss_builder.errors import GptossError, InputError
 from gptoss_builder.files import write_text
 from gptoss_builder.findings import Finding, Severity
@@ -41,8 +43,11 @@ MANY = 64
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0 clean, 1 errors found, 2 wrong usage."""
     options = _parser().parse_args(arguments)
+    show_what_it_can()
     try:
         return _run(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except GptossError as error:
         print(f"gptoss-check: {error}", file=sys.stderr)
         return error.exit_code
@@ -92,7 +97,9 @@ def _judge_all(files: Sequence[str], options: argparse.Namespace) -> list[_Judge
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if len(files) >= MANY and workers > 1 and STDIN not in files:
         # Forked workers start in milliseconds, with everything imported.
-        with multiprocessing.get_context("fork").Pool(workers) as pool:
+        with multiprocessing.get_context("fork").Pool(
+            workers, signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        ) as pool:
             return pool.map(judge, files)
     return [judge(file) for file in files]
 

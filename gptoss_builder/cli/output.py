@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import sys
 
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells have it."""
+
 
 def show_what_it_can() -> None:
     """Let standard output print `?` for what its encoding lacks, instead of failing.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from gptoss_builder.cli.built import read_build
-from gptoss_builder.cli.output import show_what_it_can
+from gptoss_builder.cli.output import INTERRUPTED, show_what_it_can
 from gptoss_builder.errors import GptossError, InputError
 from gptoss_builder.plan.schema import Plan
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 STOPPED = 3
 """Exit code of a run that a signal stopped after it had saved a checkpoint."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C before the first step, or a second one: what a shell expects."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -295,3 +297,36 @@ def test_two_hundred_specs_are_quick_and_load_nothing_heavy(tmp_path):
     )
     # Processor seconds; other work on the same cores makes them up to twice as many.
     assert float(done.stdout.splitlines()[-1]) < 2.0
+
+
+def test_ctrl_c_ends_a_check_of_many_files_without_a_traceback(tmp_path: Path) -> None:
+    text = (ROOT / "specs" / "tiny.yaml").read_text(encoding="utf-8")
+    for number in range(3000):
+        (tmp_path / f"{number}.yaml").write_text(text, encoding="utf-8")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "gptoss_builder.cli.check", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(2)
+    os.killpg(child.pid, signal.SIGINT)
+    out, errors = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "Traceback" not in out + errors
+
+
+def test_a_terminal_that_knows_ascii_only_is_enough(tmp_path: Path) -> None:
+    spec = tmp_path / "s.yaml"
+    spec.write_text("spec: 1\nname: é漢\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "gptoss_builder.cli.check", str(spec)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "name: ??" in done.stdout
