@@ -21,6 +21,12 @@ GRADIENTS = "gradients"
 DY = "gradient of the residual stream"
 DX = "gradient of a normalised input"
 TEMPORARIES = "elementwise temporaries"
+CHUNK = 2**23
+"""`kernels.elementwise.CHUNK`: elements of a temporary of plain PyTorch."""
+ACTIVATION_BYTES = 16
+"""Of temporaries for an element of a chunk, forward. A test counts these in the code itself."""
+ACTIVATION_BACKWARD_BYTES = {True: 36, False: 40}
+"""The same in the backward, in bf16 and in fp32."""
 
 
 class Layer:
@@ -131,13 +137,15 @@ class Layer:
 
     def _swiglu_forward(self, tape: Tape, name: str, hidden: int, gathered: int, out: int) -> None:
         size = self.size
+        chunk = self._chunk(hidden, ACTIVATION_BYTES)
         if size.saves:
             tape.hold(name, 2 * hidden)
-            tape.touch("expert hidden and rows", max(gathered, hidden + out))
+            tape.touch("expert hidden and rows", max(gathered, hidden + max(out, chunk)))
         else:
             both = 0 if name == "gate and up" and not size.gathers else 2 * hidden
             tape.touch(
-                "expert gate, up and rows", max(both + gathered, both + hidden, hidden + out)
+                "expert gate, up and rows",
+                max(both + gathered, both + hidden + chunk, hidden + out),
             )
 
     def _experts_backward(self, tape: Tape) -> None:
@@ -199,6 +207,7 @@ class Layer:
         else:
             tape.hold("gradient of gate and up", 2 * hidden)
             tape.hold("hidden rows", hidden)
+            tape.touch(TEMPORARIES, self._chunk(hidden, ACTIVATION_BACKWARD_BYTES[size.low]))
             tape.drop("gradient of the hidden rows")
             if not size.saves:
                 tape.drop("gate and up, again")
@@ -209,6 +218,12 @@ class Layer:
         if in_place and not size.saves:
             tape.drop("gradient of gate and up")
             tape.rename("gate and up, again", "gradient of gate and up")
+
+    def _chunk(self, hidden: int, element_bytes: int) -> int:
+        """Temporaries of the activation inside an op, where plain PyTorch computes it."""
+        if not (self.scratch and self.size.plain):
+            return 0
+        return min(hidden // self.size.element, CHUNK) * element_bytes
 
     def _master(self, tape: Tape, name: str, parameters: int) -> None:
         """A product's gradient, held under `name`, joins the fp32 gradient of its master."""

@@ -58,6 +58,8 @@ class Sizes:
     """Whether that is narrower than the fp32 of norms, rotation and router."""
     fused: bool
     """Whether torch.compile fuses elementwise chains, so that their temporaries never exist."""
+    plain: bool
+    """Whether the experts' elementwise work is plain PyTorch, in chunks: `stacked`, or no GPU."""
     cuda: bool
     tokens: int
     rows: int
@@ -95,6 +97,7 @@ def sizes(spec: Spec, execution: Execution, batch: int, length: int) -> Sizes:
         element=element,
         low=element < FP32,
         fused=execution.compile,
+        plain=execution.up_products == "loop" or execution.device == "cpu",
         cuda=execution.device == "cuda",
         tokens=tokens,
         rows=tokens * moe.top_k,

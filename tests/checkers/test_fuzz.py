@@ -37,12 +37,12 @@ def test_damaged_specs_never_crash_the_checker():
 
 
 CHILD = """
-import resource
+from tests.resident import peak_bytes
 from tests.checkers.test_fuzz import judge
 from tests.spec.mutations import mutated
 
 print(max(judge(text) for text in mutated(10_000, seed=30)))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(peak_bytes())
 """
 
 

@@ -58,12 +58,12 @@ def test_the_pure_python_parser_never_raises_either() -> None:
 
 
 CHILD = """
-import resource
+from tests.resident import peak_bytes
 from tests.spec.test_fuzz import MOST_BYTES, check
 from tests.spec.mutations import mutated
 
 slowest = max(check(text) for text in mutated(10_000, seed=20))
-print(slowest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(slowest, peak_bytes())
 """
 
 
@@ -77,7 +77,6 @@ def test_ten_thousand_damaged_specs_stay_quick_and_small() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr[-2000:]
-    # Of that process alone: other tests' children count in what this one could ask for.
     slowest, resident = map(float, run.stdout.split())
     assert slowest < MOST_SECONDS
     assert resident < MOST_BYTES
