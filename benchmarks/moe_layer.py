@@ -140,7 +140,11 @@ def build(args: argparse.Namespace, up: str, products: str, backward: str) -> Mo
     """A layer with bf16 weights, the same for every implementation."""
     arch = "sm{}{}".format(*torch.cuda.get_device_capability())
     execution = Execution.model_construct(
-        up_products=up, down_products=products, backward_products=products, backward=backward
+        up_products=up,
+        down_products=products,
+        backward_products=products,
+        backward=backward,
+        elementwise="plain" if up == "loop" else "compiled",
     )
     launch = choose(arch, "bf16", args.d_model, args.d_ff, "auto")  # type: ignore[arg-type]  # a GPU of the table
     with torch.device("cuda"):

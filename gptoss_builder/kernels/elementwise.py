@@ -2,7 +2,8 @@
 
 Arithmetic is in fp32 (fp64 for fp64). With `compiled`, `torch.compile` makes the kernels on a GPU;
 without, and on a CPU, it is plain PyTorch, a few rows at a time. Behind an op either way: a caller
-sees the outputs, and temporaries stay small.
+sees the outputs, and temporaries stay small. Those of plain PyTorch count in a plan's memory, so
+each is dropped, or written over where it is ours, as soon as it has been used.
 """
 
 # R rows sorted by expert, F hidden width of an expert, T tokens, K choices of a token, D width
@@ -38,7 +39,11 @@ def silu_mul(gate_up_RF: Tensor, compiled: bool) -> Tensor:
     """Compute `silu(gate) · up` of `[R, 2F]` rows, gate columns first; returns `[R, F]`."""
     if compiled and gate_up_RF.is_cuda:
         return cast(Tensor, _run_compiled(_silu_mul, gate_up_RF))
-    h_RF = _fake_silu_mul(gate_up_RF, compiled)
+    return _plain_silu_mul(gate_up_RF)
+
+
+def _plain_silu_mul(gate_up_RF: Tensor) -> Tensor:
+    h_RF = _fake_silu_mul(gate_up_RF, False)
     for rows in _chunks(*h_RF.shape):
         h_RF[rows] = _silu_mul(gate_up_RF[rows])
     return h_RF
@@ -46,7 +51,7 @@ def silu_mul(gate_up_RF: Tensor, compiled: bool) -> Tensor:
 
 def _silu_mul(gate_up_RF: Tensor) -> Tensor:
     gate_RF, up_RF = _accurate(gate_up_RF).chunk(2, dim=1)
-    return (gate_RF * torch.sigmoid(gate_RF) * up_RF).to(gate_up_RF.dtype)
+    return torch.sigmoid(gate_RF).mul_(gate_RF).mul_(up_RF).to(gate_up_RF.dtype)
 
 
 def _fake_silu_mul_backward(
@@ -77,13 +82,20 @@ def silu_mul_backward(
             tuple[Tensor, Tensor, Tensor],
             _run_compiled(_silu_mul_backward, gate_up_RF, dh_RF, scale_R),
         )
-    outputs = _fake_silu_mul_backward(gate_up_RF, dh_RF, scale_R, compiled)
+    return _plain_silu_mul_backward(gate_up_RF, dh_RF, scale_R)
+
+
+def _plain_silu_mul_backward(
+    gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    dgate_up_RF, h_RF, dscale_R = _fake_silu_mul_backward(gate_up_RF, dh_RF, scale_R, False)
     for rows in _chunks(*dh_RF.shape):
         scale = None if scale_R is None else scale_R[rows]
-        results = _silu_mul_backward(gate_up_RF[rows], dh_RF[rows], scale)
-        for output, result in zip(outputs, results, strict=True):
-            output[rows] = result
-    return outputs
+        # unnamed, so that a chunk's results are gone before the next chunk begins
+        dgate_up_RF[rows], h_RF[rows], dscale_R[rows] = _silu_mul_backward(
+            gate_up_RF[rows], dh_RF[rows], scale
+        )
+    return dgate_up_RF, h_RF, dscale_R
 
 
 def _silu_mul_backward(
@@ -97,10 +109,14 @@ def _silu_mul_backward(
     dscale_R = (h_RF * dout_RF).sum(1)
     if scale_R is not None:
         dout_RF = dout_RF * scale_R[:, None]
-        h_RF = h_RF * scale_R[:, None]
-    dgate_RF = dout_RF * up_RF * (sigmoid_RF + silu_RF * (1 - sigmoid_RF))
-    dgate_up_RF = torch.cat([dgate_RF.to(dh_RF.dtype), (dout_RF * silu_RF).to(dh_RF.dtype)], dim=1)
-    return dgate_up_RF, h_RF.to(dh_RF.dtype), dscale_R
+        h_RF.mul_(scale_R[:, None])
+    h_RF = h_RF.to(dh_RF.dtype)
+    dgate_RF = (1 - sigmoid_RF).mul_(silu_RF).add_(sigmoid_RF)
+    del sigmoid_RF
+    dup_RF = (dout_RF * silu_RF).to(dh_RF.dtype)
+    del silu_RF
+    dgate_RF = dgate_RF.mul_(dout_RF * up_RF).to(dh_RF.dtype)
+    return torch.cat([dgate_RF, dup_RF], dim=1), h_RF, dscale_R
 
 
 def _fake_combine(
@@ -124,7 +140,11 @@ def combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None, compile
     """
     if compiled and y_RD.is_cuda:
         return cast(Tensor, _run_compiled(_combine, y_RD, position_TK, weight_TK))
-    y_TD = _fake_combine(y_RD, position_TK, weight_TK, compiled)
+    return _plain_combine(y_RD, position_TK, weight_TK)
+
+
+def _plain_combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Tensor:
+    y_TD = _fake_combine(y_RD, position_TK, weight_TK, False)
     for tokens in _chunks(*y_TD.shape):
         weight = None if weight_TK is None else weight_TK[tokens]
         y_TD[tokens] = _combine(y_RD, position_TK[tokens], weight)
@@ -136,9 +156,19 @@ def _combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None) -> Ten
     for choice in range(position_TK.shape[1]):
         row_TD = _accurate(y_RD[position_TK[:, choice]])
         if weight_TK is not None:
-            row_TD = row_TD * weight_TK[:, choice, None]
-        total_TD = total_TD + row_TD
+            row_TD.mul_(weight_TK[:, choice, None])
+        total_TD.add_(row_TD)
+        del row_TD
     return total_TD.to(y_RD.dtype)
+
+
+PLAIN: dict[str, Function] = {
+    "gptoss::silu_mul": _plain_silu_mul,
+    "gptoss::silu_mul_backward": _plain_silu_mul_backward,
+    "gptoss::combine": _plain_combine,
+}
+"""What an op runs in plain PyTorch, without its last argument: a memory count under fake tensors
+runs this in place of the op."""
 
 
 def _accurate(x: Tensor) -> Tensor:

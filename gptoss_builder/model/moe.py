@@ -40,7 +40,7 @@ class MoE(nn.Module):
             run.down_products,
             run.backward_products,
             run.backward,
-            run.up_products != "loop",  # stacked is plain PyTorch, and asks for no compiler
+            run.elementwise == "compiled",
             encode_launch(plan.launch),
         )
         self.shared_how = self.how._replace(up="dense", down="dense", products="dense", launch=())

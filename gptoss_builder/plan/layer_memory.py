@@ -13,6 +13,11 @@ parameters' gradients.
 from __future__ import annotations
 
 from gptoss_builder.plan.attention_memory import kernel_backward, kernel_forward
+from gptoss_builder.plan.elementwise_memory import (
+    activation_backward_bytes,
+    activation_bytes,
+    combine_bytes,
+)
 from gptoss_builder.plan.sizes import FP32, INT64, Sizes
 from gptoss_builder.plan.tape import Tape
 from gptoss_builder.spec.schema import LayerKind
@@ -21,12 +26,6 @@ GRADIENTS = "gradients"
 DY = "gradient of the residual stream"
 DX = "gradient of a normalised input"
 TEMPORARIES = "elementwise temporaries"
-CHUNK = 2**23
-"""`kernels.elementwise.CHUNK`: elements of a temporary of plain PyTorch."""
-ACTIVATION_BYTES = 16
-"""Of temporaries for an element of a chunk, forward. A test counts these in the code itself."""
-ACTIVATION_BACKWARD_BYTES = {True: 36, False: 40}
-"""The same in the backward, in bf16 and in fp32."""
 
 
 class Layer:
@@ -126,7 +125,7 @@ class Layer:
         tape.touch(TEMPORARIES, 3 * size.rows * INT64)
         hidden, rows = size.rows * size.d_ff * e, size.rows * size.d_model * e
         self._swiglu_forward(tape, "gate and up", hidden, rows if size.gathers else 0, rows)
-        tape.touch("expert rows", rows + size.stream)
+        tape.touch("expert rows", rows + size.stream + combine_bytes(size))
         tape.hold("expert output", size.stream)
         if size.shared:
             shared = size.tokens * size.shared * e
@@ -137,7 +136,8 @@ class Layer:
 
     def _swiglu_forward(self, tape: Tape, name: str, hidden: int, gathered: int, out: int) -> None:
         size = self.size
-        chunk = self._chunk(hidden, ACTIVATION_BYTES)
+        width = size.d_ff if name == "gate and up" else size.shared
+        chunk = activation_bytes(size, hidden // (width * size.element), width)
         if size.saves:
             tape.hold(name, 2 * hidden)
             tape.touch("expert hidden and rows", max(gathered, hidden + max(out, chunk)))
@@ -174,7 +174,7 @@ class Layer:
         tape.drop("gathered rows")
         tape.hold("gradient of the rows", rows)
         tape.drop("gradient of gate and up")
-        tape.touch(DX, size.stream)
+        tape.touch(DX, size.stream + combine_bytes(size))
         tape.drop("gradient of the rows", "routing")
         if size.saves:
             tape.drop("gate and up")
@@ -207,7 +207,8 @@ class Layer:
         else:
             tape.hold("gradient of gate and up", 2 * hidden)
             tape.hold("hidden rows", hidden)
-            tape.touch(TEMPORARIES, self._chunk(hidden, ACTIVATION_BACKWARD_BYTES[size.low]))
+            rows, width = (size.rows, size.d_ff) if routed else (size.tokens, size.shared)
+            tape.touch(TEMPORARIES, activation_backward_bytes(size, rows, width, scaled=routed))
             tape.drop("gradient of the hidden rows")
             if not size.saves:
                 tape.drop("gate and up, again")
@@ -218,12 +219,6 @@ class Layer:
         if in_place and not size.saves:
             tape.drop("gradient of gate and up")
             tape.rename("gate and up, again", "gradient of gate and up")
-
-    def _chunk(self, hidden: int, element_bytes: int) -> int:
-        """Temporaries of the activation inside an op, where plain PyTorch computes it."""
-        if not (self.scratch and self.size.plain):
-            return 0
-        return min(hidden // self.size.element, CHUNK) * element_bytes
 
     def _master(self, tape: Tape, name: str, parameters: int) -> None:
         """A product's gradient, held under `name`, joins the fp32 gradient of its master."""

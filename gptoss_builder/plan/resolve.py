@@ -82,6 +82,8 @@ def decide(spec: Spec, target: Target) -> Execution:
         down_products=products,
         backward_products=products,
         backward=moe.backward,
+        # stacked is plain PyTorch, and asks for no compiler
+        elementwise="plain" if moe.dispatch == "stacked" else "compiled",
         window_attention=window_attention,
         full_attention=full_attention,
         checkpointed_layers=tuple(range(0, spec.model.layers, every)) if every else (),

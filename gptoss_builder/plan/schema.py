@@ -72,6 +72,8 @@ class Execution(Frozen):
     backward_products: Products
     """Products of the W1/W3 backward."""
     backward: Literal["recompute", "save"]
+    elementwise: Literal["compiled", "plain"]
+    """The experts' activation and weighted sum: made by torch.compile, or PyTorch in chunks."""
     window_attention: AttentionKernel
     full_attention: AttentionKernel
     checkpointed_layers: Layers

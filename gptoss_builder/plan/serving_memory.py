@@ -6,6 +6,7 @@ used and the copy dies with its product, as in model/transformer.py.
 
 from __future__ import annotations
 
+from gptoss_builder.plan.elementwise_memory import activation_bytes, combine_bytes
 from gptoss_builder.plan.math_attention_memory import QUERY_CHUNK
 from gptoss_builder.plan.schema import Execution, KVCache, ParameterCounts
 from gptoss_builder.plan.sizes import FP32, INT64, Sizes, sizes
@@ -151,20 +152,26 @@ def _experts(tape: Tape, size: Sizes) -> None:
     tape.hold("routing", probabilities + size.rows * (3 * INT64 + FP32))
     tape.touch(TEMPORARIES, 3 * size.rows * INT64)
     rows = size.rows * d * e
-    routed = (size.experts, size.rows * size.d_ff * e, rows if size.gathers else 0, rows)
+    block = (size.experts, size.rows * size.d_ff * e, rows if size.gathers else 0, rows)
     both = size.gathers or size.saves
-    _swiglu(tape, size, routed, size.d_ff, both=both)
+    _swiglu(tape, size, block, size.d_ff, both=both, routed=True)
     tape.hold("expert output", size.stream)
     if size.shared:
-        shared = (1, size.tokens * size.shared * e, 0, size.stream)
-        _swiglu(tape, size, shared, size.shared, both=True)
+        block = (1, size.tokens * size.shared * e, 0, size.stream)
+        _swiglu(tape, size, block, size.shared, both=True, routed=False)
         tape.touch("shared output", 2 * size.stream)
     tape.touch("layer output", size.stream)
     tape.drop("layer input", "normalised input", "routing", "expert output")
 
 
 def _swiglu(
-    tape: Tape, size: Sizes, block: tuple[int, int, int, int], width: int, *, both: bool
+    tape: Tape,
+    size: Sizes,
+    block: tuple[int, int, int, int],
+    width: int,
+    *,
+    both: bool,
+    routed: bool,
 ) -> None:
     """A block of (experts, hidden bytes, gathered bytes, output bytes) of hidden `width`."""
     experts, hidden, gathered, out = block
@@ -172,9 +179,11 @@ def _swiglu(
         tape.hold("weights, cast", experts * 3 * width * size.d_model * size.element)
     gate_up = 2 * hidden if both else 0
     kept = 2 * hidden if size.saves else 0
+    chunk = activation_bytes(size, hidden // (width * size.element), width)
+    summed = size.stream + (combine_bytes(size) if routed else 0)
     tape.touch(
         "expert gate, up and rows",
-        max(gate_up + gathered, gate_up + hidden, kept + hidden + out, kept + out + size.stream),
+        max(gate_up + gathered, gate_up + hidden + chunk, kept + out + max(hidden, summed)),
     )
     if size.low:
         tape.drop("weights, cast")

@@ -59,7 +59,7 @@ class Sizes:
     fused: bool
     """Whether torch.compile fuses elementwise chains, so that their temporaries never exist."""
     plain: bool
-    """Whether the experts' elementwise work is plain PyTorch, in chunks: `stacked`, or no GPU."""
+    """Whether the experts' elementwise work is plain PyTorch, in chunks."""
     cuda: bool
     tokens: int
     rows: int
@@ -97,7 +97,7 @@ def sizes(spec: Spec, execution: Execution, batch: int, length: int) -> Sizes:
         element=element,
         low=element < FP32,
         fused=execution.compile,
-        plain=execution.up_products == "loop" or execution.device == "cpu",
+        plain=execution.elementwise == "plain",
         cuda=execution.device == "cuda",
         tokens=tokens,
         rows=tokens * moe.top_k,

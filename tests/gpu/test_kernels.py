@@ -209,7 +209,11 @@ def layer(
 ) -> MoE:
     products = "grouped_mm" if is_hopper() and up != "loop" else "loop"
     execution = Execution.model_construct(
-        up_products=up, down_products=products, backward_products=products, backward=backward
+        up_products=up,
+        down_products=products,
+        backward_products=products,
+        backward=backward,
+        elementwise="plain" if up == "loop" else "compiled",
     )
     moe = MoESpec(experts=experts, top_k=top_k, shared_experts=1, d_ff=d_ff)
     sizes = type("Sizes", (), {"model": type("Model", (), {"d_model": d_model, "moe": moe})})

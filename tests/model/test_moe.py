@@ -35,7 +35,11 @@ def make(
 ) -> MoE:
     moe = MoESpec(experts=experts, top_k=top_k, shared_experts=shared, d_ff=F)
     execution = Execution.model_construct(
-        up_products=up, down_products=products, backward_products=products, backward=backward
+        up_products=up,
+        down_products=products,
+        backward_products=products,
+        backward=backward,
+        elementwise="plain" if up == "loop" else "compiled",
     )
 
     class Sizes:

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gptoss_builder.kernels import w1w3
+from gptoss_builder.kernels.elementwise import PLAIN
 from gptoss_builder.kernels.experts import BODIES
 from gptoss_builder.model.cache import KVCache
 from gptoss_builder.model.transformer import Transformer
@@ -60,6 +61,9 @@ class LiveStorages(TorchDispatchMode):
         if body is not None:
             with self:
                 return body(*args, **(kwargs or {}))
+        if name in PLAIN and not args[-1]:  # not compiled
+            with self:
+                return PLAIN[name](*args[:-1])
         result = func(*args, **(kwargs or {}))
         self.hold(result, name, peak=not _accumulates_out_of_place(func, args))
         return result

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
+from gptoss_builder.kernels import elementwise
 from gptoss_builder.model.attention_math import QUERY_CHUNK
 from gptoss_builder.plan import math_attention_memory
 from gptoss_builder.plan.resolve import resolve
@@ -99,6 +100,20 @@ def compare(spec, target):
 )
 def test_the_closed_form_is_what_the_model_allocates(target, changes):
     compare(lite(**(SMALL | changes)), target)
+
+
+@pytest.mark.parametrize(
+    ("target", "changes"),
+    [
+        ("h200", {"model__moe__dispatch": "stacked"}),
+        ("h200", {"model__moe__d_ff": 24, "model__moe__top_k": 8}),  # the sum over choices leads
+        ("cpu", {"training__precision": "fp32", "model__attention__pattern": ["window"]}),
+    ],
+)
+def test_the_closed_form_holds_where_elementwise_work_takes_many_chunks(target, changes):
+    spec = lite(**(SMALL | {"training__context": 6000} | changes))
+    assert 12_000 * spec.model.d_model > elementwise.CHUNK
+    compare(spec, target)
 
 
 @pytest.mark.parametrize("name", ["tiny", pytest.param("gpt_oss_smoke", marks=pytest.mark.slow)])
