@@ -175,6 +175,7 @@ def test_the_chunk_of_queries_is_the_models():
         ("h200", GROUPED | {"inference__context": 5000}),
         ("h200", TRITON | {"model__moe__backward": "save", "inference__context": 3000}),
         ("a100-80gb", {"inference__context": 4096, "inference__batch": 4}),
+        ("h200", {"model__moe__d_ff": 8, "model__moe__top_k": 8, "inference__context": 3000}),
         ("cpu", {"training__precision": "fp32", "inference__context": 3000}),
         ("cpu", {"training__precision": "fp32", "inference__context": 900, "inference__batch": 3}),
         ("h200", {"model__attention__backend": "math", "inference__context": 4000}),
