@@ -26,6 +26,26 @@ def milliseconds(run: Callable[[], Any], *, repeat: int = 200) -> float:
     return float(triton.testing.do_bench(run, warmup=warmup, rep=repeat, return_mode="median"))
 
 
+def graph_milliseconds(run: Callable[[], Any], *, repeat: int = 200) -> float:
+    """As `milliseconds`, of a CUDA graph of `run`: without the host's time to launch kernels.
+
+    `run` must not wait for the device.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # what is set up at a first call must not be in the graph
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    found = milliseconds(graph.replay, repeat=repeat)
+    del graph
+    torch.cuda.synchronize()
+    return found
+
+
 def peak_bytes(run: Callable[[], Any]) -> int:
     """Most memory that `run` holds beyond what was held before, in a second call."""
     run()

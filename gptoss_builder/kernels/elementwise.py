@@ -55,10 +55,12 @@ def _silu_mul(gate_up_RF: Tensor) -> Tensor:
 
 
 def _fake_silu_mul_backward(
-    gate_up_RF: Tensor, dh_RF: Tensor, _scale_R: Tensor | None, _compiled: bool
+    gate_up_RF: Tensor, dh_RF: Tensor, scale_R: Tensor | None, _compiled: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dscale_R = dh_RF.new_empty(dh_RF.shape[0], dtype=accurate_dtype(dh_RF.dtype))
-    return gate_up_RF.new_empty(gate_up_RF.shape), dh_RF.new_empty(dh_RF.shape), dscale_R
+    dscale = dh_RF.new_empty(
+        0 if scale_R is None else dh_RF.shape[0], dtype=accurate_dtype(dh_RF.dtype)
+    )
+    return gate_up_RF.new_empty(gate_up_RF.shape), dh_RF.new_empty(dh_RF.shape), dscale
 
 
 @opaque(_fake_silu_mul_backward)
@@ -75,7 +77,7 @@ def silu_mul_backward(
 
     Returns:
         Gradient of gate and up `[R, 2F]`; the scaled product `[R, F]`; gradient of the scale,
-        `[R]` in fp32 (fp64 for fp64).
+        `[R]` in fp32 (fp64 for fp64), empty where there is none.
     """
     if compiled and dh_RF.is_cuda:
         return cast(
@@ -106,8 +108,9 @@ def _silu_mul_backward(
     sigmoid_RF = torch.sigmoid(gate_RF)
     silu_RF = gate_RF * sigmoid_RF
     h_RF = silu_RF * up_RF
-    dscale_R = (h_RF * dout_RF).sum(1)
+    dscale_R = dout_RF.new_empty(0)
     if scale_R is not None:
+        dscale_R = (h_RF * dout_RF).sum(1)
         dout_RF = dout_RF * scale_R[:, None]
         h_RF.mul_(scale_R[:, None])
     h_RF = h_RF.to(dh_RF.dtype)

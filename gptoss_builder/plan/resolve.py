@@ -74,20 +74,23 @@ def decide(spec: Spec, target: Target) -> Execution:
     products = _products(spec, target, precision)
     window_attention, full_attention = _attention(spec, target, precision)
     every = training.checkpoint_every if training is not None else 0
+    compiled = training.compile if training is not None else False
+    on_gpu = target.arch != "cpu"
+    # stacked is plain PyTorch and asks for no compiler; it takes the one that the spec asks for
+    fused = on_gpu and (moe.dispatch != "stacked" or compiled)
     return Execution(
-        device="cpu" if target.arch == "cpu" else "cuda",
+        device="cuda" if on_gpu else "cpu",
         precision=precision,
         dispatch=moe.dispatch,
         up_products=_UP_PRODUCTS[moe.dispatch],
         down_products=products,
         backward_products=products,
         backward=moe.backward,
-        # stacked is plain PyTorch, and asks for no compiler
-        elementwise="plain" if moe.dispatch == "stacked" else "compiled",
+        elementwise="compiled" if fused else "plain",
         window_attention=window_attention,
         full_attention=full_attention,
         checkpointed_layers=tuple(range(0, spec.model.layers, every)) if every else (),
-        compile=training.compile if training is not None else False,
+        compile=compiled,
     )
 
 

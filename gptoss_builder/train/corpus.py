@@ -119,7 +119,7 @@ def tokenize(
     """
     if isinstance(tokenizer, ByteTokenizer):
         for file in files:
-            yield np.frombuffer(_read_text(file).encode() + b"\0", dtype=np.uint8)
+            yield np.frombuffer(read_text(file).encode() + b"\0", dtype=np.uint8)
         return
     end = [] if tokenizer.end is None else [tokenizer.end]
     for texts in _batches(files):
@@ -131,7 +131,7 @@ def _batches(files: Sequence[Path]) -> Iterator[list[str]]:
     batch: list[str] = []
     size = 0
     for file in files:
-        text = _read_text(file)
+        text = read_text(file)
         batch.append(text)
         size += len(text)
         if size >= BATCH_BYTES:
@@ -141,7 +141,12 @@ def _batches(files: Sequence[Path]) -> Iterator[list[str]]:
         yield batch
 
 
-def _read_text(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        DataError: it cannot be read or is not UTF-8; names the byte.
+    """
     try:
         return file.read_bytes().decode("utf-8")
     except OSError as error:

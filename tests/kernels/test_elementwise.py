@@ -28,7 +28,10 @@ def test_activation_matches_autograd_whole_and_in_chunks(chunk, scaled, monkeypa
     )
     assert_close(dgate_up, gate_up.grad)
     assert_close(again, scaled_h)
-    assert_close(dscale, scale.grad if scaled else (h.detach() * dh).sum(1))
+    if scaled:
+        assert_close(dscale, scale.grad)
+    else:
+        assert len(dscale) == 0
 
 
 @pytest.mark.usefixtures("poisoned_memory")

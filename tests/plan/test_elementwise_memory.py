@@ -57,22 +57,39 @@ def test_a_chunk_is_gone_before_the_next_begins(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("dispatch", "how"),
-    [("stacked", "plain"), ("grouped_mm", "compiled"), ("triton_grouped", "compiled")],
+    ("target", "dispatch", "compiled", "how"),
+    [
+        ("h200", "stacked", True, "compiled"),  # it takes the compiler that the spec asks for
+        ("h200", "stacked", False, "plain"),
+        ("h200", "grouped_mm", False, "compiled"),
+        ("h200", "triton_grouped", False, "compiled"),
+        ("cpu", "stacked", True, "plain"),  # no op uses a compiler there
+    ],
 )
-def test_only_stacked_has_them(dispatch: str, how: str) -> None:
+def test_the_plan_says_how_the_experts_elementwise_work_is_done(
+    target: str, dispatch: str, compiled: bool, how: str
+) -> None:
+    spec = lite(
+        model__moe__dispatch=dispatch,
+        training__compile=compiled,
+        training__precision="bf16" if target == "h200" else "fp32",
+    )
+    assert resolve(spec, lookup(target)).execution.elementwise == how
+
+
+def test_only_plain_work_has_temporaries() -> None:
     # compiled norms and rotation leave the experts to make the peak
-    spec = lite(model__moe__dispatch=dispatch, training__compile=True)
+    spec = lite(model__moe__dispatch="stacked", training__compile=True)
     plan = resolve(spec, lookup("h200"))
-    assert plan.execution.elementwise == how
-    compiled = plan.execution.model_copy(update={"elementwise": "compiled"})
-    own, without = (
+    plain, compiled = (
         next(
             one.total
-            for one in training_sums(spec, execution, plan.parameters)
+            for one in training_sums(
+                spec, plan.execution.model_copy(update={"elementwise": how}), plan.parameters
+            )
             if one.name.startswith("backward")
         )
-        for execution in (plan.execution, compiled)
+        for how in ("plain", "compiled")
     )
     chunk = elementwise.CHUNK // 1536 * 1536 * elementwise_memory.BACKWARD[True]
-    assert (own - without > chunk // 2) is (how == "plain")
+    assert plain - compiled > chunk // 2
