@@ -38,7 +38,7 @@ def _fake_silu_mul(gate_up_RF: Tensor, _: bool) -> Tensor:
 def silu_mul(gate_up_RF: Tensor, compiled: bool) -> Tensor:
     """Compute `silu(gate) · up` of `[R, 2F]` rows, gate columns first; returns `[R, F]`."""
     if compiled and gate_up_RF.is_cuda:
-        return cast(Tensor, _run_compiled(_silu_mul, gate_up_RF))
+        return cast(Tensor, run_compiled(_silu_mul, gate_up_RF))
     return _plain_silu_mul(gate_up_RF)
 
 
@@ -82,7 +82,7 @@ def silu_mul_backward(
     if compiled and dh_RF.is_cuda:
         return cast(
             tuple[Tensor, Tensor, Tensor],
-            _run_compiled(_silu_mul_backward, gate_up_RF, dh_RF, scale_R),
+            run_compiled(_silu_mul_backward, gate_up_RF, dh_RF, scale_R),
         )
     return _plain_silu_mul_backward(gate_up_RF, dh_RF, scale_R)
 
@@ -142,7 +142,7 @@ def combine(y_RD: Tensor, position_TK: Tensor, weight_TK: Tensor | None, compile
         `[T, D]` of the dtype of `y_RD`.
     """
     if compiled and y_RD.is_cuda:
-        return cast(Tensor, _run_compiled(_combine, y_RD, position_TK, weight_TK))
+        return cast(Tensor, run_compiled(_combine, y_RD, position_TK, weight_TK))
     return _plain_combine(y_RD, position_TK, weight_TK)
 
 
@@ -183,7 +183,10 @@ def _chunks(rows: int, width: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
-def _run_compiled(function: Function, *tensors: Tensor | None) -> Any:
+def run_compiled(function: Function, *tensors: Tensor | None) -> Any:
+    """Run a function of tensors on a GPU through `torch.compile`, outside of autograd."""
+    # what wants a gradient and what does not would be compiled apart: training and evaluation
+    tensors = tuple(None if tensor is None else tensor.detach() for tensor in tensors)
     with torch.no_grad():
         if any(tensor is not None and tensor.numel() == 0 for tensor in tensors):
             return function(*tensors)
@@ -198,6 +201,10 @@ def _compile(function: Function, widths: tuple[object, ...]) -> Function:
     # code object, so each set of widths gets a copy.
     assert isinstance(function, types.FunctionType)
     copy = types.FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     return torch.compile(copy, fullgraph=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from gptoss_builder.model.router import (
     balance_loss,
     choose,
+    largest_of,
     router_logits,
     sort_by_expert,
     split_fp32,
@@ -44,6 +47,34 @@ def test_weights_are_the_softmax_over_all_normalised_over_the_chosen():
     chosen = logits.softmax(1).gather(1, choice)
     assert_close(weight, chosen / chosen.sum(1, keepdim=True))
     assert (choice.sort(1).values.diff(dim=1) > 0).all()
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (5, 5), (8, 2), (65, 8)])
+def test_picking_one_after_the_other_is_top_k(experts, top_k):
+    logits = torch.randn(63, experts)
+    values, columns = largest_of(top_k)(logits)
+    expected = logits.topk(top_k, dim=1)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(columns, expected.indices)
+
+
+def test_picking_takes_a_nan_for_the_largest_and_stays_in_range():
+    logits = torch.tensor([[1.0, math.nan, 3.0], [2.0, 2.0, 2.0], [math.nan, 0.0, math.nan]])
+    columns = largest_of(2)(logits)[1]
+    assert columns[0].tolist() == [1, 2]
+    assert [len(set(row)) for row in columns.tolist()] == [2, 2, 2]
+    assert columns.min() >= 0
+    assert columns.max() < 3
+
+
+def test_more_experts_than_a_byte_counts_are_sorted_right():
+    choice = torch.tensor([[300, 0], [255, 256]])
+    routing = sort_by_expert(choice, torch.ones(2, 2), 301)
+    assert routing.rows_R.tolist() == [0, 1, 1, 0]
+    assert routing.offsets_E.diff().nonzero().flatten().tolist() == [254, 255, 299]
+    byte = sort_by_expert(torch.tensor([[255, 0], [3, 254]]), torch.ones(2, 2), 256)
+    assert byte.rows_R.tolist() == [0, 1, 1, 0]
+    assert byte.offsets_E[[0, 2, 3, 253, 254, 255]].tolist() == [1, 1, 2, 2, 3, 4]
 
 
 def test_gradient_of_the_choice_reaches_the_chosen_logits_alone():
