@@ -22,7 +22,8 @@ rounded to bf16, so little is left of short rows (6.6e-3 seen on an H200 in righ
 
 def relative_error(actual: Tensor, exact: Tensor) -> float:
     """Norm of the difference over the norm of `exact`, in fp64; NaN if either has one."""
-    exact_64, actual_64 = exact.detach().double().cpu(), actual.detach().double().cpu()
+    exact_64 = exact.detach().double()
+    actual_64 = actual.detach().double().to(exact_64.device)
     if exact_64.shape != actual_64.shape:
         raise AssertionError(f"shape {list(actual.shape)}, expected {list(exact.shape)}")
     difference = torch.linalg.vector_norm(actual_64 - exact_64)

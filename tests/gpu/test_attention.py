@@ -99,7 +99,6 @@ def test_flash_puts_the_last_query_at_the_last_key(
 
 
 @pytest.mark.parametrize("attend", [lambda *x: attend_flash(*x, 128), attend_cudnn])
-@pytest.mark.filterwarnings("ignore")
 def test_compiled_equals_eager(attend) -> None:
     leaves = inputs(1000, "grouped", 96)
     compiled = torch.compile(attend, fullgraph=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("memory guard")]
 
 ROOT = Path(__file__).parents[2]
 SLACK = 0.07

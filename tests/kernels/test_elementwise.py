@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -54,3 +56,22 @@ def test_far_tails_of_the_gate_are_finite():
     gate = torch.tensor([[-1e4, -100.0, 0.0, 100.0, 1e4]])
     h = silu_mul(torch.cat([gate, torch.ones(1, 5)], dim=1), False)
     assert h.tolist() == [[-0.0, pytest.approx(0.0, abs=1e-30), 0.0, 100.0, 1e4]]
+
+
+def test_what_wants_a_gradient_and_what_does_not_are_compiled_once(monkeypatch):
+    """And without PyTorch's warning about the `.grad` of a tensor that is no leaf."""
+    compiles = []
+
+    def backend(graph, _):
+        compiles.append(graph)
+        return graph.forward
+
+    compile_eager = functools.partial(torch.compile, backend=backend)
+    monkeypatch.setattr(elementwise.torch, "compile", compile_eager)
+    y, position = torch.randn(22, 23), torch.arange(22).view(11, 2)
+    weight = torch.rand(11, 2, requires_grad=True).softmax(1)
+    trained = elementwise.run_compiled(elementwise._combine, y, position, weight)
+    with torch.no_grad():
+        evaluated = elementwise.run_compiled(elementwise._combine, y, position, weight.detach())
+    assert torch.equal(trained, evaluated)
+    assert len(compiles) == 1
