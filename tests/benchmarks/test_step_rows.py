@@ -52,8 +52,8 @@ def test_advised_settings_come_from_the_plan():
     roomy = plan_of(parse_row("lite:auto"), target="h200")
     assert (roomy.spec.training.checkpoint_every, roomy.execution.backward) == (0, "save")
     with pytest.raises(SpecError):
-        plan_of(parse_row("lite:0:save"), target="rtx4090")
-    tight = plan_of(parse_row("lite:auto"), target="rtx4090")
+        plan_of(parse_row("long:0:save"), target="rtx4090")
+    tight = plan_of(parse_row("long:auto"), target="rtx4090")
     assert tight.memory.training.total_bytes <= tight.target.memory_bytes
 
 
