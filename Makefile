@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 WORKERS ?= 2
 
-.PHONY: demo test test-all check bench docs clean
+.PHONY: demo test test-all test-gpu check bench docs clean
 
 # One stamp for each set of extras; pyproject.toml or another TORCH makes them stale.
 STAMP = $(VENV)/.installed-$(1)-$(shell printf '%s' '$(TORCH)' | cksum | cut -d' ' -f1)
@@ -49,6 +49,9 @@ test: $(TEST_STAMP)  ## The tests that CI runs first: no GPU, under ten minutes 
 test-all: $(DEV_STAMP)  ## All tests; those marked gpu skip with a reason where there is none
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests
 
+test-gpu: $(TEST_STAMP)  ## The tests that need a GPU, four processes on one card
+	$(BIN)/python -m pytest -n 4 --dist loadgroup tests/gpu
+
 check: $(DEV_STAMP)  ## Lint, format, types, import direction, our own rules on our own source
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,8 +60,8 @@ check: $(DEV_STAMP)  ## Lint, format, types, import direction, our own rules on 
 	$(BIN)/gptoss-check specs gptoss_builder checkers
 
 bench: $(RUN_STAMP)  ## The kernel and the layer against their alternatives; needs a GPU
-	$(BIN)/python benchmarks/w1w3.py
-	$(BIN)/python benchmarks/moe_layer.py
+	$(BIN)/python -m benchmarks.w1w3 --cases all
+	$(BIN)/python -m benchmarks.moe_layer --cases all
 
 docs: $(RUN_STAMP)  ## Write the generated pages and schemas again
 	$(BIN)/python -m gptoss_builder.spec.json_schema

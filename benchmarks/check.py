@@ -1,6 +1,6 @@
 """Time of gptoss-check on many specs, beside check-jsonschema on the same files and our schema.
 
-    python benchmarks/check.py [--specs 200] [--repeat 5] [--check-jsonschema PATH]
+    python -m benchmarks.check [--specs 200] [--repeat 5] [--check-jsonschema PATH]
 
 Each run is a fresh process. First both tools must pass all files, and each must refuse a bad
 one; then they are timed in turn. `pip install check-jsonschema` brings the other tool.

@@ -31,7 +31,7 @@ def graph_milliseconds(run: Callable[[], Any], *, repeat: int = 200) -> float:
 
     `run` must not wait for the device.
     """
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # what is set up at a first call must not be in the graph
         for _ in range(3):
@@ -44,6 +44,14 @@ def graph_milliseconds(run: Callable[[], Any], *, repeat: int = 200) -> float:
     del graph
     torch.cuda.synchronize()
     return found
+
+
+def dense_tflops(rows: int, d_in: int, d_out: int, *, repeat: int = 200) -> float:
+    """TFLOP/s of one dense cuBLAS product in bf16, `[rows, d_in] @ [d_in, d_out]`, random data."""
+    x = torch.randn(rows, d_in, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(d_out, d_in, device="cuda", dtype=torch.bfloat16)
+    taken = graph_milliseconds(lambda: x @ w.T, repeat=repeat)
+    return 2 * rows * d_in * d_out / taken / 1e9
 
 
 def peak_bytes(run: Callable[[], Any]) -> int:
@@ -66,7 +74,7 @@ def relative_error(actual: Tensor, exact: Tensor) -> float:
 def machine() -> dict[str, str]:
     """The card and the versions that the figures belong to."""
     return {
-        "gpu": torch.cuda.get_device_name(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "torch": torch.__version__,
         "triton": triton.__version__,
     }

@@ -1,56 +1,112 @@
-"""Time the W1/W3 op against what else computes it, after comparing it with float64.
+"""Time the W1/W3 kernel against its alternatives, after checking it against float64.
 
-python benchmarks/w1w3.py --tokens 32768 --top-k 2 --experts 8 --d-model 768 --d-ff 1536
+    python -m benchmarks.w1w3 --cases all --out w1w3.json
+    python -m benchmarks.w1w3 --tokens 32768 --top-k 2 --experts 8 --d-model 768 --d-ff 1536
+
+Times are of CUDA graphs, without what the host needs to launch: see `benchmarks.measure`. The loop
+waits for the device, so it cannot be a graph; its time is that of calls. The last column has
+the calls of all.
 """
 
-# R rows sorted by expert, T tokens, D model width, E experts, F hidden width of an expert
+# T tokens, R rows sorted by expert, D model width, E experts, F hidden width of an expert
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from measure import machine, milliseconds, relative_error, require_gpu, table, write_json
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.cases import Case, WrongResultError, attempt, chosen, parser, run_cases
+from benchmarks.measure import (
+    dense_tflops,
+    graph_milliseconds,
+    milliseconds,
+    relative_error,
+    require_gpu,
+    table,
+)
 from gptoss_builder.kernels.elementwise import silu_mul
+from gptoss_builder.kernels.products import rows_product
 from gptoss_builder.kernels.w1w3 import w1w3
 from gptoss_builder.kernels.w1w3_reference import w1w3_reference
 from gptoss_builder.plan.launch import choose, choose_sorted
 
 LIMIT = {"h": 2e-3, "dx": 6e-3, "dw13": 6e-3}
 """Largest relative errors against float64: one rounding of the result, three in a gradient."""
+GROUPED = "grouped_mm, compiled silu·mul"
+PLAIN_LOOP, LOOP = "loop over the experts", "loop over the experts, compiled silu·mul"
+HEADER = ("what", "timed", "ms", "TFLOP/s", "× grouped_mm, compiled", "× loop", "ms by calls")
 
 
-def main() -> None:
-    """Check, time, print, and write JSON where `--out` says."""
-    args = parser().parse_args()
+class Inputs(NamedTuple):
+    """Tokens, the same as rows sorted by expert, weights and routing."""
+
+    x_TD: Tensor
+    x_RD: Tensor
+    w13_EFD: Tensor
+    offsets_E: Tensor
+    rows_R: Tensor
+
+
+def main() -> int:
+    """Check, time, print, and write JSON where `--out` says; 1 if anything failed."""
+    command = parser(__doc__.splitlines()[0])
+    options = command.parse_args()
+    cases = chosen(command, options)
     require_gpu()
+    return run_cases(cases, partial(run, options.repeat), options.out)
+
+
+def run(repeat: int, case: Case, failures: dict[str, str]) -> dict[str, Any]:
+    """One case: its tables are printed, its figures returned.
+
+    Raises:
+        WrongResultError: the kernel's values or gradients are not right.
+    """
     torch.manual_seed(0)
-    x_TD, w13_EFD, offsets_E, rows_R = inputs(args)
+    given = inputs(case)
     arch = "sm{}{}".format(*torch.cuda.get_device_capability())
-    gathered = choose(arch, "bf16", args.d_model, args.d_ff, "auto")  # type: ignore[arg-type]  # a GPU of the table
-    ordered = choose_sorted(arch, "bf16", args.d_model, args.d_ff)  # type: ignore[arg-type]  # a GPU of the table
-    x_RD = x_TD[rows_R]
-    errors = compare(x_TD, w13_EFD, offsets_E, rows_R, gathered)
-    errors |= {
-        f"sorted {name}": error
-        for name, error in compare(x_RD, w13_EFD, offsets_E, None, ordered).items()
-    }
-    w_DF = w13_EFD[0].T
-    runs: dict[str, Callable[[], Any]] = {
-        "dense cuBLAS product of the same FLOPs": lambda: x_RD @ w_DF,
-        "loop over the experts": lambda: w1w3(x_RD, w13_EFD, offsets_E, implementation="loop"),
-        "grouped_mm alone": lambda: grouped(x_RD, w13_EFD, offsets_E),
-        "grouped_mm, compiled silu·mul": lambda: silu_mul(grouped(x_RD, w13_EFD, offsets_E), True),
-        "gather, grouped_mm, compiled silu·mul": lambda: silu_mul(
-            grouped(x_TD[rows_R], w13_EFD, offsets_E), True
-        ),
+    gathered = choose(arch, "bf16", case.d_model, case.d_ff, "auto")  # type: ignore[arg-type]  # a GPU of the table
+    ordered = choose_sorted(arch, "bf16", case.d_model, case.d_ff)  # type: ignore[arg-type]  # a GPU of the table
+    errors = compare(given.x_TD, given, given.rows_R, gathered)
+    by_rows = compare(given.x_RD, given, None, ordered)
+    errors |= {f"sorted {name}": error for name, error in by_rows.items()}
+    dense = dense_tflops(case.rows, case.d_model, 2 * case.d_ff, repeat=repeat)
+    times: dict[str, tuple[str, float, float]] = {}
+    for name, work in runs(given, gathered, ordered).items():
+        found = attempt(name, partial(measure, name, work, repeat), failures)
+        if found is not None:
+            times[name] = found
+    flops = 4.0 * case.rows * case.d_model * case.d_ff
+    rows = [row(name, times, flops) for name in times]
+    title = f"W1/W3 forward, {case.title}, {flops / 1e12:.3f} TFLOP"
+    print(table(title, HEADER, rows))
+    print(f"\nOne dense cuBLAS product of the same FLOPs: {dense:.4g} TFLOP/s")
+    print(table("Relative error against float64", ("what", "error"), list(errors.items())))
+    figures = [dict(zip(HEADER, cells, strict=True)) for cells in rows]
+    return {"title": title, "dense_tflops": dense, "runs": figures, "errors": errors}
+
+
+def runs(given: Inputs, gathered: Any, ordered: Any) -> dict[str, Callable[[], Any]]:
+    """What is timed, by name."""
+    x_TD, x_RD, w13_EFD, offsets_E, rows_R = given
+    w_EDF = w13_EFD.transpose(1, 2)
+
+    def grouped(x: Tensor) -> Tensor:
+        out: Tensor = functional.grouped_mm(x, w_EDF, offs=offsets_E)
+        return out
+
+    return {
+        PLAIN_LOOP: lambda: w1w3(x_RD, w13_EFD, offsets_E, implementation="loop"),
+        LOOP: lambda: silu_mul(rows_product(x_RD, w_EDF, offsets_E, "loop"), True),
+        "grouped_mm alone": lambda: grouped(x_RD),
+        GROUPED: lambda: silu_mul(grouped(x_RD), True),
+        "gather, grouped_mm, compiled silu·mul": lambda: silu_mul(grouped(x_TD[rows_R]), True),
         "Triton, sorted rows": lambda: w1w3(
             x_RD, w13_EFD, offsets_E, implementation="triton", launch=ordered
         ),
@@ -58,85 +114,71 @@ def main() -> None:
             x_TD, w13_EFD, offsets_E, implementation="triton", launch=gathered, rows_R=rows_R
         ),
     }
-    flops = 4 * rows_R.numel() * args.d_model * args.d_ff
+
+
+def measure(name: str, work: Callable[[], Any], repeat: int) -> tuple[str, float, float]:
+    """How it was timed, milliseconds, and milliseconds by calls."""
     with torch.no_grad():
-        rates = {
-            name: flops / milliseconds(run, repeat=args.repeat) / 1e9 for name, run in runs.items()
-        }
-    base = rates["grouped_mm, compiled silu·mul"]
-    title = (
-        f"W1/W3 forward, {args.tokens} tokens, top-{args.top_k} of {args.experts}, "
-        f"{args.d_model} → {args.d_ff}, {args.load}, {flops / 1e12:.3f} TFLOP, bf16"
-    )
-    rows = [(name, rate, rate / base) for name, rate in rates.items()]
-    print(table(title, ("what", "TFLOP/s", "to grouped_mm, compiled"), rows))
-    print(table("Relative error against float64", ("what", "error"), list(errors.items())))
-    if args.out:
-        result = {"case": title, "tflops": rates, "errors": errors, "machine": machine()}
-        write_json(args.out, result)
+        calls = milliseconds(work, repeat=repeat)
+        if name in (PLAIN_LOOP, LOOP):  # they wait for the device
+            return "calls", calls, calls
+        return "graph", graph_milliseconds(work, repeat=repeat), calls
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line: sizes, how the tokens are spread, and how long to measure."""
-    parser = argparse.ArgumentParser()
-    for name, default in (
-        ("tokens", 32768), ("top-k", 2), ("experts", 8), ("d-model", 768), ("d-ff", 1536)
-    ):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--load", choices=("balanced", "one", "half"), default="balanced")
-    parser.add_argument("--repeat", type=int, default=200, help="milliseconds of a measurement")
-    parser.add_argument("--out", type=Path, help="JSON file for the figures")
-    return parser
+def row(name: str, times: dict[str, tuple[str, float, float]], flops: float) -> tuple[object, ...]:
+    """One row under `HEADER`; a ratio to what failed is None."""
+    how, taken, calls = times[name]
+    ratios = [times[base][1] / taken if base in times else None for base in (GROUPED, LOOP)]
+    return (name, how, taken, flops / taken / 1e9, *ratios, calls)
 
 
-def inputs(args: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Random tokens, weights and routing; `one`: the same K experts for all; `half`: E/2 empty."""
-    shape = (args.tokens, args.d_model)
-    x_TD = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-    w_shape = (args.experts, 2 * args.d_ff, args.d_model)
-    w13_EFD = torch.randn(w_shape, device="cuda", dtype=torch.bfloat16) / args.d_model**0.5
-    score_TE = torch.rand(args.tokens, args.experts, device="cuda")
-    if args.load == "one":
-        score_TE = torch.arange(args.experts, device="cuda").float().expand(args.tokens, -1)
-    elif args.load == "half":
+def inputs(case: Case) -> Inputs:
+    """Random tokens, weights and routing."""
+    x_TD = torch.randn(case.tokens, case.d_model, device="cuda", dtype=torch.bfloat16)
+    w_shape = (case.experts, 2 * case.d_ff, case.d_model)
+    w13_EFD = torch.randn(w_shape, device="cuda", dtype=torch.bfloat16) / case.d_model**0.5
+    score_TE = torch.rand(case.tokens, case.experts, device="cuda")
+    if case.load == "one":
+        score_TE = torch.arange(case.experts, device="cuda").float().expand(case.tokens, -1)
+    elif case.load == "half":
         score_TE[:, ::2] -= 1
-    choice_TK = score_TE.topk(args.top_k, dim=1).indices
+    choice_TK = score_TE.topk(case.top_k, dim=1).indices
     sorted_R, order_R = choice_TK.flatten().sort(stable=True)
-    expert_E = torch.arange(args.experts, device="cuda")
+    expert_E = torch.arange(case.experts, device="cuda")
     offsets_E = torch.searchsorted(sorted_R, expert_E, right=True, out_int32=True)
-    return x_TD, w13_EFD, offsets_E, order_R // args.top_k
-
-
-def grouped(x_RD: Tensor, w13_EFD: Tensor, offsets_E: Tensor) -> Tensor:
-    """PyTorch's own grouped product."""
-    out: Tensor = functional.grouped_mm(x_RD, w13_EFD.transpose(1, 2), offs=offsets_E)
-    return out
+    rows_R = order_R // case.top_k
+    return Inputs(x_TD, x_TD[rows_R], w13_EFD, offsets_E, rows_R)
 
 
 def compare(
-    x_TD: Tensor, w13_EFD: Tensor, offsets_E: Tensor, rows_R: Tensor | None, launch: Any
+    tokens_TD: Tensor, given: Inputs, rows_R: Tensor | None, launch: Any
 ) -> dict[str, float]:
-    """Relative errors of the kernel's values and gradients; leaves when one is too large."""
-    x, w13 = x_TD.clone().requires_grad_(), w13_EFD.clone().requires_grad_()
+    """Relative errors of the kernel's values and gradients.
+
+    Raises:
+        WrongResultError: one is too large.
+    """
+    x, w13 = tokens_TD.clone().requires_grad_(), given.w13_EFD.clone().requires_grad_()
     h_RF = w1w3(
-        x, w13, offsets_E, implementation="triton", launch=launch, rows_R=rows_R,
+        x, w13, given.offsets_E, implementation="triton", launch=launch, rows_R=rows_R,
         products="grouped_mm",
     )  # fmt: skip
     dh_RF = torch.randn_like(h_RF)
-    h_RF.backward(dh_RF)
-    x64, w64 = x_TD.double().requires_grad_(), w13_EFD.double().requires_grad_()
-    exact_RF = w1w3_reference(x64, w64, offsets_E, rows_R)
-    exact_RF.backward(dh_RF.double())
-    pairs = {"h": (h_RF, exact_RF), "dx": (x.grad, x64.grad), "dw13": (w13.grad, w64.grad)}
-    errors = {}
-    for name, (actual, exact) in pairs.items():
-        assert actual is not None
-        assert exact is not None
-        errors[name] = relative_error(actual, exact)
-        if not errors[name] <= LIMIT[name]:
-            sys.exit(f"{name} is off by {errors[name]:.2e}, at most {LIMIT[name]:.0e} is right")
+    ours = (h_RF, *torch.autograd.grad(h_RF, (x, w13), dh_RF))
+    x64, w64 = (leaf.detach().double().requires_grad_() for leaf in (x, w13))
+    exact_RF = w1w3_reference(x64, w64, given.offsets_E, rows_R)
+    exact = (exact_RF, *torch.autograd.grad(exact_RF, (x64, w64), dh_RF.double()))
+    errors = {
+        name: relative_error(actual, right)
+        for name, actual, right in zip(LIMIT, ours, exact, strict=True)
+    }
+    for name, error in errors.items():
+        if not error <= LIMIT[name]:
+            raise WrongResultError(
+                f"{name} is off by {error:.2e}, at most {LIMIT[name]:.0e} is right"
+            )
     return errors
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -27,7 +27,8 @@ SEQUENCES, LENGTH = 2, 63
 LIMITS = {"fp32": 1e-4, "bf16": 5e-2}
 """Largest relative difference between two dispatches: a whole model's worth of rounding (2e-2 seen
 in bf16). One wrong row of the 126 makes 9e-2."""
-SCRIPTS = {"w1w3": "w1w3.py", "moe": "moe_layer.py"}
+SCRIPTS = {"w1w3": "w1w3", "moe": "moe_layer"}
+"""Modules of the folder benchmarks, by command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,19 +58,20 @@ def _parser() -> argparse.ArgumentParser:
         "--target", help="card, architecture or cpu; by default what this machine has"
     )
     for name, script in SCRIPTS.items():
-        commands.add_parser(name, add_help=False, help=f"run benchmarks/{script} of a checkout")
+        commands.add_parser(name, add_help=False, help=f"run benchmarks.{script} of a checkout")
     return parser
 
 
 def _script(name: str, arguments: Sequence[str]) -> None:
-    script = Path(__file__).parents[2] / "benchmarks" / name
+    root = Path(__file__).parents[2]
+    script = root / "benchmarks" / f"{name}.py"
     if not script.is_file():
-        raise InputError(f"benchmarks/{name} is not here: run it from a checkout of the project")
+        raise InputError(f"benchmarks/{name}.py is not here: run it from a checkout of the project")
     if not ({"-h", "--help"} & set(arguments)) and _this_machine() == "cpu":
         raise InputError("it times kernels on a GPU, and no CUDA GPU is available here")
     sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.parent))
-    runpy.run_path(str(script), run_name="__main__")
+    sys.path.insert(0, str(root))
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
 
 
 def smoke(target: str | None) -> None:

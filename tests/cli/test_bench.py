@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -72,3 +74,11 @@ def test_one_wrong_value_or_gradient_stops_the_smoke_test(part, factor, shown, m
     monkeypatch.setattr(bench, "_step", lambda _: results.pop(0))
     with pytest.raises(RunError, match=f"other differs by {shown} from stacked in {part}"):
         bench._compare_dispatches(plans)
+
+
+@pytest.mark.parametrize("what", ["w1w3", "moe"])
+def test_a_benchmark_shows_its_own_help(what):
+    command = [sys.executable, "-m", "gptoss_builder.cli.bench", what, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--cases" in done.stdout
