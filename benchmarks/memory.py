@@ -1,202 +1,150 @@
 """Predicted and measured peak memory of training steps on the GPU at hand.
 
-    python -m benchmarks.memory --target h200 --out memory.json
+    python -m benchmarks.memory --target h200 --jobs 8 --out memory.json
     python -m benchmarks.memory --only lite periods
 
-Each spec is planned, built and trained for a few steps on random tokens, and what torch's
-allocator had allocated and reserved at most is printed beside the plan's figures, after a check
-that the loss is finite. Workspaces and compiled code of one spec are gone before the next.
+Each spec is planned, built and trained for a few steps on random tokens in a process of its own
+(`benchmarks.memory_row`), and what torch's allocator had allocated and reserved at most is
+printed beside the plan's figures, after a check that the loss is finite. Several processes can
+share the card: their peaks are their own, and those that run at once are planned to need less
+than the card has. The context that a process has with its kernels loaded is measured with one
+job only, because the card does not say whose memory is whose.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
+import json
 import os
 import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-import yaml
+from benchmarks.memory_row import ALLOCATORS
+from benchmarks.memory_specs import GROUPS, SPECS, spec_of
+from gptoss_builder.files import write_text
+from gptoss_builder.pipeline import make_plan
 
-if TYPE_CHECKING:
-    from gptoss_builder.plan.schema import Plan
-
-ALLOCATORS = {"expandable": "expandable_segments:True", "native": "expandable_segments:False"}
+ROOT = Path(__file__).parents[1]
+SHARE = 0.85
+"""Part of the card's memory that what runs at once may be planned to need."""
 MIB = 2**20
 GIB = 2**30
-
-MOE = "model.moe."
-TRAIN = "training."
-GROUPED = {MOE + "dispatch": "grouped_mm"}
-FINE = {MOE + "experts": 64, MOE + "top_k": 8, MOE + "d_ff": 512, TRAIN + "micro_batch": 4}
-WIDE = {"model.d_model": 1536, MOE + "d_ff": 1408, MOE + "experts": 16, "model.vocab": 64000}
-EAGER = {TRAIN + "compile": False}
-MATH = {"model.attention.backend": "math", TRAIN + "context": 1024}
-
-GROUPS: dict[str, dict[str, dict[str, Any]]] = {
-    "periods": {f"period {n}": {TRAIN + "checkpoint_every": n} for n in (0, 1, 2, 3, 4, 6, 12)},
-    "lite": {
-        "save": {MOE + "backward": "save"},
-        "grouped_mm": GROUPED,
-        "grouped_mm, save, period 2": GROUPED
-        | {MOE + "backward": "save", TRAIN + "checkpoint_every": 2},
-        "stacked": {MOE + "dispatch": "stacked"},
-        "accumulate 4": {TRAIN + "accumulate": 4},
-        "micro-batch 2": {TRAIN + "micro_batch": 2},
-        "context 16,384": {TRAIN + "context": 16384, TRAIN + "micro_batch": 2},
-        "untied": {"model.tie_embeddings": False},
-        "vocabulary 8,192": {"model.vocab": 8192},
-        "vocabulary 8,192, period 1": {"model.vocab": 8192, TRAIN + "checkpoint_every": 1},
-        "vocabulary 201,088": {"model.vocab": 201_088, TRAIN + "loss_chunk": 4096},
-        "no shared expert, no sinks": {
-            MOE + "shared_experts": 0,
-            "model.attention.sinks": False,
-        },
-    },
-    "eager": {
-        "eager": EAGER,
-        "eager, period 3": EAGER | {TRAIN + "checkpoint_every": 3},
-        "eager, stacked": EAGER | {MOE + "dispatch": "stacked"},
-        "eager, fp32, math": EAGER
-        | MATH
-        | {MOE + "dispatch": "stacked", TRAIN + "precision": "fp32"},
-        "eager, bf16, math": EAGER | MATH,
-    },
-    "shapes": {
-        "64 experts, top 8": FINE,
-        "64 experts, top 8, period 1": FINE | {TRAIN + "checkpoint_every": 1},
-        "24 layers": {"model.layers": 24, TRAIN + "micro_batch": 4},
-        "1.2B": WIDE,
-        "1.2B, period 3": WIDE | {TRAIN + "checkpoint_every": 3},
-    },
-}
-"""What differs from specs/gpt_oss_lite.yaml without checkpointing or accumulation, by group."""
+Row = dict[str, Any]
 
 
-def main() -> None:
-    """Read the arguments, then train and print each row."""
+class Job(NamedTuple):
+    """A spec to be measured."""
+
+    name: str
+    planned_bytes: int
+    """What its process takes of the card, by the plan: reserved memory and context."""
+
+
+def main() -> int:
+    """Read the arguments, measure and print each row; 1 if one has no measurement."""
     options = _parser().parse_args()
-    # read when torch first touches the GPU, so before it is imported
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = ALLOCATORS[options.allocator]
-    import torch
-
-    if not torch.cuda.is_available():
-        raise SystemExit("no CUDA GPU here: nothing to measure")
-    from benchmarks.measure import machine, write_json
-
-    facts: dict[str, Any] = machine() | {"allocator": options.allocator}
-    torch.zeros(1, device="cuda")
-    free, total = torch.cuda.mem_get_info()
-    facts |= {"total_bytes": total, "context_bytes": total - free - torch.cuda.memory_reserved()}
+    compilers = max((os.cpu_count() or 1) // options.jobs, 1)  # of each process
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(compilers))
+    names = [name for group in options.only for name in GROUPS[group]]
+    jobs = [Job(name, planned_bytes(name, options.target)) for name in names]
+    facts = run_child(child(options, None), "the card")
+    if "failed" in facts:
+        print(facts["failed"], file=sys.stderr)
+        return 1
+    facts |= {"allocator": options.allocator}
     print(facts)
     print(
         f"{'spec':<30}{'allocated GiB':>20}{'error':>8}{'MiB':>8}"
-        f"{'reserved GiB':>20}{'error':>8}  peak"
+        f"{'reserved GiB':>20}{'error':>8}  peak",
+        flush=True,
     )
-    rows = []
-    for group in options.only:
-        for name, changes in GROUPS[group].items():
-            row = measure(name, changes, options.target, options.steps)
-            rows.append(row)
-            show(row)
-            if options.out is not None:
-                write_json(options.out, facts | {"rows": rows})
-    measured = [row for row in rows if "allocated" in row]
-    for kind in ("allocated", "reserved"):
-        errors = [row[f"planned_{kind}"] / row[kind] - 1 for row in measured]
-        print(
-            f"{kind}: {len(errors)} specs, error from {min(errors):+.2%} to {max(errors):+.2%}, "
-            f"median of its size {statistics.median(map(abs, errors)):.2%}"
-        )
+    rows: dict[str, Row] = {}
+
+    def done(job: Job, row: Row) -> None:
+        rows[job.name] = row
+        show(row)
+        if options.out is not None:
+            ordered = [rows[name] for name in names if name in rows]
+            write_text(options.out, json.dumps(facts | {"rows": ordered}, indent=1) + "\n")
+
+    room = int(SHARE * facts["total_bytes"])
+    run_jobs(jobs, options.jobs, room, lambda j: run_child(child(options, j.name), j.name), done)
+    summarize(rows.values())
+    return int(any("allocated" not in row for row in rows.values()))
 
 
-def measure(name: str, changes: dict[str, Any], target: str, steps: int) -> dict[str, Any]:
-    """Plan and train one spec; the row has no measurement if it ran out of memory."""
-    import torch
-
-    from gptoss_builder.pipeline import make_plan
-
-    plan = make_plan(spec_of(name, changes), target=target)
-    estimate = plan.memory.training
+def planned_bytes(name: str, target: str) -> int:
+    """Memory of the card that a spec's process is planned to take."""
+    estimate = make_plan(spec_of(name, SPECS[name]), target=target).memory.training
     assert estimate is not None
-    row: dict[str, Any] = {
-        "name": name,
-        "changes": changes,
-        "planned_allocated": estimate.allocated_bytes,
-        "planned_reserved": estimate.reserved_bytes,
-        "planned_moments": {one.name: one.allocated_bytes for one in estimate.moments},
-        "peak": estimate.peak,
-    }
-    clean()
+    return estimate.total_bytes
+
+
+def run_jobs(
+    jobs: Iterable[Job],
+    limit: int,
+    room: int,
+    work: Callable[[Job], Row],
+    done: Callable[[Job, Row], None],
+) -> None:
+    """Do `work` for each job, the largest first, at most `limit` at once and within `room` bytes.
+
+    `done` gets each result, in the order in which they end.
+    """
+    waiting = sorted(jobs, key=lambda job: job.planned_bytes, reverse=True)
+    running: dict[Future[Row], Job] = {}
+    with ThreadPoolExecutor(limit) as pool:
+        while waiting or running:
+            while (job := next_job(waiting, list(running.values()), limit, room)) is not None:
+                waiting.remove(job)
+                running[pool.submit(work, job)] = job
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                done(running.pop(future), future.result())
+
+
+def next_job(waiting: Sequence[Job], running: Sequence[Job], limit: int, room: int) -> Job | None:
+    """The first job that fits beside those that run; one that fits nowhere runs by itself."""
+    if len(running) >= limit:
+        return None
+    if not running:
+        return waiting[0] if waiting else None
+    left = room - sum(job.planned_bytes for job in running)
+    return next((job for job in waiting if job.planned_bytes <= left), None)
+
+
+def child(options: argparse.Namespace, name: str | None) -> list[str]:
+    """The command that measures one spec; None: the card."""
+    command = [sys.executable, "-m", "benchmarks.memory_row"]
+    command += [] if name is None else [name]
+    command += ["--target", options.target, "--steps", str(options.steps)]
+    return [*command, "--allocator", options.allocator, *(["--alone"] * (options.jobs == 1))]
+
+
+def run_child(command: Sequence[str], name: str) -> Row:
+    """What a process prints as its last line; a row with `failed` if it does not end well."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        printed = "" if lines else "nothing printed, "
+        reason = done.stderr.strip()[-2000:] or f"{printed}exit code {done.returncode}"
+        return {"name": name, "failed": reason}
     try:
-        train(plan, steps)
-        row["allocated"] = torch.cuda.max_memory_allocated()
-        row["reserved"] = torch.cuda.max_memory_reserved()
-        free, total = torch.cuda.mem_get_info()
-        row["context"] = total - free - torch.cuda.memory_reserved()  # with the kernels loaded
-    except torch.OutOfMemoryError as error:
-        row["out_of_memory"] = str(error)
-    finally:
-        clean()
+        row: Row = json.loads(lines[-1])
+    except json.JSONDecodeError as error:
+        return {"name": name, "failed": f"{lines[-1]}: {error}"}
     return row
 
 
-def train(plan: Plan, steps: int) -> None:
-    """Do `steps` optimizer steps on random tokens; the peaks are then those of the last one.
-
-    Raises:
-        SystemExit: the loss is not finite.
-    """
-    import torch
-
-    from gptoss_builder.model.build import build
-    from gptoss_builder.train.data import StepBatch
-    from gptoss_builder.train.guard import NanGuard
-    from gptoss_builder.train.step import Stepper
-
-    training = plan.spec.training
-    assert training is not None
-    stepper = Stepper(plan, build(plan), NanGuard(training.nan_guard))
-    shape = (2, training.accumulate, training.micro_batch, training.context)
-    for index in range(steps):
-        if index == steps - 1:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-        tokens, labels = torch.randint(plan.spec.model.vocab, shape, device="cuda")
-        pending = stepper.run(StepBatch(tokens, labels, labels.numel()), index)
-    if not pending.wait().finite:
-        raise SystemExit(f"{plan.spec.name}: the loss is not finite; its memory means nothing")
-
-
-def spec_of(name: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """specs/gpt_oss_lite.yaml with dotted fields replaced, no checkpointing, no accumulation."""
-    path = Path(__file__).parents[1] / "specs" / "gpt_oss_lite.yaml"
-    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    plain = {TRAIN + "checkpoint_every": 0, TRAIN + "accumulate": 1}
-    for field, value in (plain | changes).items():
-        *parents, last = field.split(".")
-        place = values
-        for parent in parents:
-            place = place[parent]
-        place[last] = value
-    return values | {"name": "".join(c if c.isalnum() else "-" for c in name)}
-
-
-def clean() -> None:
-    """Give back everything that a row held, workspaces and compiled code included."""
-    import torch
-
-    gc.collect()
-    torch._dynamo.reset()
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-
-
-def show(row: dict[str, Any]) -> None:
+def show(row: Row) -> None:
     """Print one row."""
     if "allocated" not in row:
-        print(f"{row['name']:<30}  out of memory", flush=True)
+        print(f"{row['name']:<30}  {row.get('failed', 'out of memory')}", flush=True)
         return
     cells = [f"{row['name']:<30}"]
     for kind in ("allocated", "reserved"):
@@ -204,7 +152,18 @@ def show(row: dict[str, Any]) -> None:
         cells.append(f"{planned / GIB:>9.3f} /{actual / GIB:>9.3f}{planned / actual - 1:>+8.2%}")
         if kind == "allocated":
             cells.append(f"{(planned - actual) / MIB:>+8.0f}")
-    print(*cells, f" {row['peak']}", sep="", flush=True)
+    print(*cells, f"  {row['peak']}", sep="", flush=True)
+
+
+def summarize(rows: Iterable[Row]) -> None:
+    """Print how far the plan was off."""
+    measured = [row for row in rows if "allocated" in row]
+    for kind in ("allocated", "reserved") if measured else ():
+        errors = [row[f"planned_{kind}"] / row[kind] - 1 for row in measured]
+        print(
+            f"{kind}: {len(errors)} specs, error from {min(errors):+.2%} to {max(errors):+.2%}, "
+            f"median of its size {statistics.median(map(abs, errors)):.2%}"
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -212,11 +171,18 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS), help="default: all")
     add("--target", default="h200")
-    add("--steps", type=int, default=3, help="steps; the last is measured (default: 3)")
+    add("--steps", type=_count, default=3, help="steps; the last is measured (default: 3)")
+    add("--jobs", type=_count, default=1, help="processes at once (default: 1)")
     add("--allocator", choices=list(ALLOCATORS), default="expandable")
     add("--out", type=Path, help="write the rows as JSON")
     return parser
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return int(text)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,7 +13,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.memory import GROUPS, spec_of
+from benchmarks.memory_specs import GROUPS, spec_of
 from gptoss_builder.pipeline import make_plan
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ def page(found: list[Row]) -> str:
         )
     lines += [
         "",
-        "What each name changes is in `benchmarks/memory.py` and in the record. Made by",
+        "What each name changes is in `benchmarks/memory_specs.py` and in the record. Made by",
         "`python -m docs.pictures.memory`.",
         "",
     ]

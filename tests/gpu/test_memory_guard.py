@@ -90,7 +90,7 @@ except DeviceError as error:
 if guarded and not result["refused"]:
     train(plan, run_dir=folder / "run")
 elif not guarded:
-    from benchmarks.memory import train as steps
+    from benchmarks.memory_row import train as steps
     try:
         steps(plan, 2)
     except torch.OutOfMemoryError:
