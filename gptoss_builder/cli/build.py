@@ -17,7 +17,11 @@ from gptoss_builder.build_directory import (
     with_data_paths_from_here,
     write_build,
 )
-from gptoss_builder.cli.output import INTERRUPTED, show_what_it_can
+from gptoss_builder.cli.output import (
+    INTERRUPTED,
+    show_what_it_can,
+    unread_output_is_no_failure,
+)
 from gptoss_builder.errors import GptossError, InputError, LaunchError
 from gptoss_builder.pipeline import Checked, check
 from gptoss_builder.plan.advice import period_lines
@@ -32,6 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     show_what_it_can()
+    with unread_output_is_no_failure():
+        return _main(parser, options)
+
+
+def _main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     try:
         if options.example is not None:
             return _print_example(options.example)

@@ -1,9 +1,13 @@
-"""What the commands print on terminals of any encoding."""
+"""What the commands print: on terminals of any encoding, and when nobody reads it any more."""
 
 from __future__ import annotations
 
 import io
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO, cast
 
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended, as shells have it."""
@@ -16,3 +20,47 @@ def show_what_it_can() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+@contextmanager
+def unread_output_is_no_failure() -> Iterator[None]:
+    """Within it, what is printed into a pipe that nobody reads any more (`| head`) is dropped.
+
+    A training run goes on without its output.
+    """
+    streams = [cast(TextIO, _Unbroken(stream)) for stream in (sys.stdout, sys.stderr)]
+    with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+        try:
+            yield
+        finally:
+            for stream in streams:
+                stream.flush()
+
+
+class _Unbroken:
+    """A stream whose writes end nowhere once its pipe has no reader."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._drop()
+
+    def _drop(self) -> None:
+        # what is still in the buffer goes there too, when Python ends
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

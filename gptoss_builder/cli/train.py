@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from gptoss_builder.cli.built import read_build
-from gptoss_builder.cli.output import INTERRUPTED, show_what_it_can
+from gptoss_builder.cli.output import (
+    INTERRUPTED,
+    show_what_it_can,
+    unread_output_is_no_failure,
+)
 from gptoss_builder.errors import GptossError, InputError
 from gptoss_builder.plan.schema import Plan
 
@@ -28,6 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; see `EPILOG` for the exit codes."""
     options = _parser().parse_args(arguments)
     show_what_it_can()
+    with unread_output_is_no_failure():
+        return _main(options)
+
+
+def _main(options: argparse.Namespace) -> int:
     console = Console()
     try:
         with warnings.catch_warnings():
@@ -120,6 +129,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 EPILOG = """\
 A run directory holds checkpoints/, metrics.jsonl (a line a step) and run.jsonl (what really ran).
 SIGTERM or Ctrl-C saves a checkpoint at the next step boundary; a second one stops at once.
+A run whose output nobody reads any more goes on without it.
 
 Exit codes: 0 done, or nothing left to do; 1 the run failed; 2 bad input; 3 stopped by a signal
 with a checkpoint saved; 130 stopped at once by Ctrl-C.

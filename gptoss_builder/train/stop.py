@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -45,9 +46,9 @@ class StopRequest:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         self._release()
-        os.write(
-            2, f"\n{self.signal.name}: saving at the next step; again to stop at once\n".encode()
-        )
+        message = f"\n{self.signal.name}: saving at the next step; again to stop at once\n"
+        with suppress(OSError):  # nobody may read it
+            os.write(2, message.encode())
 
     def _release(self) -> None:
         for number, handler in self._previous.items():
