@@ -10,7 +10,8 @@ REST = "rest"
 Shapes = tuple[tuple[int, ...], ...]
 
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
-_ROUTER_OPS = ("aten::topk", "aten::sort", "gptoss::spread")
+_ROUTER_OPS = ("aten::topk", "aten::sort", "gptoss::pick", "gptoss::spread")
+_AROUND_SCORES = ("dot_do_o", "convert_dq", "reduce_head", "reduce_kernel", "Memset", "Fill")
 _ENGINE = "autograd::engine::evaluate_function: "
 _BY_CALLER = (
     (("aten::_fused_adamw_", "aten::_foreach_copy_"), "optimizer and bf16 copies"),
@@ -89,15 +90,16 @@ def _is_up(row: Launch, sizes: dict[str, int]) -> bool:
 
 
 def _attention(row: Launch, plan: Plan) -> str:
-    run = plan.execution
+    run, backward = plan.execution, any("backward" in op for op in row.chain)
+    if backward and any(word in row.kernel for word in _AROUND_SCORES):
+        return "attention gradients, cast and summed"
     name = "cudnn" if any("cudnn" in op for op in row.chain) else "flash"
     window = run.window_attention == name
     if window and run.full_attention == name and row.values:
         # flash names the keys before the query that it sees; −1 or nothing is all of them
         window = str((plan.spec.model.attention.window or 0) - 1) in row.values
     kind = "window" if window else "full"
-    direction = "backward" if any("backward" in op for op in row.chain) else "forward"
-    return f"{name} attention, {kind} layers, {direction}"
+    return f"{name} attention, {kind} layers, {'backward' if backward else 'forward'}"
 
 
 def _block(row: Launch, plan: Plan) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from gptoss_builder.errors import GptossError, InputError, LaunchError
 from gptoss_builder.pipeline import Checked, check
 from gptoss_builder.plan.advice import period_lines
 from gptoss_builder.plan.aot import compile_kernels, requests_of
+from gptoss_builder.plan.cost_table import cost_lines
 from gptoss_builder.plan.schema import MemoryEstimate, Plan
 
 GIB = 2**30
@@ -66,11 +68,12 @@ def _run(options: argparse.Namespace) -> int:
         report = Report((options.spec,), checked.findings, checked.suppressed)
         colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         sys.stderr.write(render(report, colour=colour))
-    if options.periods and checked.plan is not None:
-        print(period_lines(checked.plan))  # also of a spec that does not fit: then it helps most
+    asked = _tables(checked.plan, options) if checked.plan is not None else []
+    for table in asked:  # also of a spec that does not fit: then it helps most
+        print(table)
     if checked.errors or checked.plan is None:
         return InputError.exit_code
-    if options.periods:
+    if asked:
         return 0
     plan = _plan_from_here(checked)
     directory = options.out or default_directory(plan)
@@ -80,6 +83,14 @@ def _run(options: argparse.Namespace) -> int:
     write_build(plan, directory, kernels)
     print(summary(plan, directory))
     return 0
+
+
+def _tables(plan: Plan, options: argparse.Namespace) -> list[str]:
+    """The tables that were asked for in place of a build."""
+    tables = [period_lines(plan)] if options.periods else []
+    if options.cost or options.price is not None:
+        tables.append(cost_lines(plan, price_per_hour=options.price))
+    return tables
 
 
 def _print_example(name: str) -> int:
@@ -193,6 +204,16 @@ def _memory(estimate: MemoryEstimate, plan: Plan) -> str:
     return text
 
 
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = -1.0
+    if not 0 <= price < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no price an hour; give a number from 0 on")
+    return price
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gptoss-build",
@@ -222,6 +243,17 @@ def _parser() -> argparse.ArgumentParser:
         "--periods",
         action="store_true",
         help="print what each checkpoint period needs in memory and FLOPs; writes nothing",
+    )
+    parser.add_argument(
+        "--cost",
+        action="store_true",
+        help="print time, GPU-hours and assumptions on every card; writes nothing",
+    )
+    parser.add_argument(
+        "--price",
+        metavar="P",
+        type=_price,
+        help="what an hour of a card costs, in any currency; asks for --cost",
     )
     parser.add_argument(
         "--example",

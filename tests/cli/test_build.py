@@ -85,6 +85,30 @@ def test_periods_are_a_table_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_cost_is_a_table_over_cards_with_its_assumptions_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = str(SPECS / "gpt_oss_lite.yaml")
+    assert main([spec, "--target", "h200", "--cost", "--price", "2.5"]) == 0
+    text = capsys.readouterr().out
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert lines["h200"][-1] == "measured"
+    assert lines["a100-80gb"][-1] == "derived"
+    hours, price = (float(lines["h200"][column].replace(",", "")) for column in (3, 4))
+    assert price == pytest.approx(2.5 * hours, abs=1)
+    assert "TFLOP/s on an H200" in text
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("price", ["x", "-1", "nan", "inf"])
+def test_a_price_that_is_none_is_refused(price: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([str(SPECS / "gpt_oss_lite.yaml"), "--price", price])
+    assert left.value.code == 2
+    assert "no price an hour" in capsys.readouterr().err
+
+
 def test_periods_of_a_spec_that_does_not_fit_say_which_would(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,94 @@
+"""What parts of a training step reach of a card's rates: measured on one H200.
+
+From the profile by component of steps of gpt_oss_lite (torch 2.11, bf16, compiled, micro-batch
+8 × 4,096) unless an entry names another measurement. On another card the same fractions are
+taken of its datasheet's rates. Where the code has changed since, the entry says `derived`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gptoss_builder.plan.schema import AttentionKernel
+from gptoss_builder.spec.schema import LayerKind
+from gptoss_builder.targets import CARDS
+
+MEASURED_ON = "h200"
+_H200 = CARDS[MEASURED_ON]
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Fraction of a rate that was reached, and where that was seen."""
+
+    value: float
+    evidence: str
+
+
+def _computes(teraflops: float, what: str) -> Efficiency:
+    evidence = f"{teraflops:g} TFLOP/s on an H200: {what}"
+    return Efficiency(teraflops * 1e12 / _H200.bf16_rate, evidence)
+
+
+def _moves(terabytes: float, what: str) -> Efficiency:
+    evidence = f"{terabytes:g} TB/s on an H200: {what}"
+    return Efficiency(terabytes * 1e12 / _H200.bandwidth, evidence)
+
+
+BOUND = Efficiency(1.0, "not measured: the datasheet's full rate, so the time is at least this")
+
+VOCABULARY = _computes(754, "25.6 ms for 19.3 TFLOP")
+PROJECTIONS = _computes(640, "6.5 ms for 4.2 TFLOP")
+SHARED = _computes(684, "14.9 ms for 10.2 TFLOP")
+_LOOP = _computes(
+    286, "per-expert loop with compiled elementwise work: 6.9 ms a layer, 1.0 of them not products"
+)
+UP = {
+    "triton": _computes(535, "the fused W1/W3 kernel, 13.9 ms for 7.4 TFLOP"),
+    "grouped_mm": _computes(588, "grouped_mm alone, 65,536 rows of 768 to 2 × 1,536"),
+    "loop": _LOOP,
+}
+EXPERTS = {
+    "grouped_mm": _computes(617, "21.0 ms for 13.0 TFLOP in five products"),
+    "loop": _LOOP,
+}
+SCORES: dict[tuple[AttentionKernel, LayerKind], tuple[Efficiency, Efficiency]] = {
+    ("flash", "full"): (
+        _computes(299, "FlashAttention-2 forward, 0.69 ms a layer, outside a step"),
+        _computes(
+            238, "derived: FlashAttention-2 backward, 2.39 ms a layer outside a step, less 0.22"
+        ),
+    ),
+    ("cudnn", "full"): (
+        _computes(405, "cuDNN attention forward, 0.51 ms a layer"),
+        _computes(345, "cuDNN attention backward, 1.49 ms a layer"),
+    ),
+    ("flash", "window"): (
+        _computes(80, "FlashAttention-2 forward, window 128, 0.16 ms a layer"),
+        _computes(87, "FlashAttention-2 backward, window 128, 0.37 ms a layer"),
+    ),
+}
+"""Forward and backward; per FLOP over visible pairs, with 5/2 of a forward in the backward."""
+ATTENTION = _moves(2.8, "2.2 ms for 6.0 GB around the backward's kernels")
+
+LOSS = _moves(
+    3.8, "derived: two compiled passes, as fast as silu·mul (4.2) and the sum of residuals (3.4)"
+)
+KEPT = _moves(4.6, "what gate and up, kept, add to a forward: 0.17 ms for 0.8 GB, 128 experts")
+ACTIVATION = {
+    "triton": _moves(4.2, "activation backward in one kernel, 3.5 ms for 14.5 GB"),
+    "compiled": _moves(3.4, "derived: compiled silu·mul, 3.2 ms for 10.9 GB without a reduction"),
+    "plain": _moves(0.26, "plain PyTorch in chunks: 9.1 ms a layer more than compiled"),
+}
+GATHERS = _moves(3.9, "2.15 ms for 8.5 GB")
+NORMS = _moves(3.3, "7.9 ms for 26 GB: norms, residuals, rotation, sinks")
+ROUTER = _moves(
+    1.1, "derived: 2.9 ms a step, less 1.1 for a compiled pick and a sort of one-byte keys"
+)
+EMBEDDING = _moves(2.1, "1.1 ms for 2.3 GB")
+GRADIENTS = _moves(2.2, "2.0 ms for 4.4 GB")
+OPTIMIZER = _moves(3.0, "fused AdamW and the copies to bf16, 5.5 ms for 16.5 GB")
+GAP_SECONDS = 3.7e-6
+GAPS = Efficiency(
+    1.0, "3.7 µs a launch: 145.1 ms a step, 138.8 of them in 1,704 kernels, on an H200"
+)

@@ -1,0 +1,117 @@
+"""The cost of a step held to what was measured on an H200."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks.step_components import Launch, component
+from benchmarks.step_rows import parse_row, plan_of
+from gptoss_builder.plan.resolve import resolve
+from gptoss_builder.targets import lookup
+from tests.plan.specs import lite
+
+ROOT = Path(__file__).parent.parent.parent
+RECORD = ROOT / "docs" / "benchmarks" / "2026-11-30-h200-train-step.json"
+LAUNCHES = ROOT / "tests" / "benchmarks" / "lite_launches.json"
+
+
+def recorded_rows():
+    rows = json.loads(RECORD.read_text(encoding="utf-8"))["rows"]
+    return [row for row in rows if not row["alternative"] and "ms" in row]
+
+
+def test_there_is_a_record():
+    assert len(recorded_rows()) >= 2
+
+
+@pytest.mark.parametrize("row", recorded_rows(), ids=lambda row: row["row"])
+def test_a_step_takes_what_was_timed(row):
+    plan = plan_of(parse_row(row["row"]), target="h200")
+    assert plan.cost.source == "measured"
+    assert plan.cost.step_seconds * 1e3 == pytest.approx(row["ms"], rel=0.15)
+
+
+# A sketch of the same model, before any part of this one was fitted; no efficiency comes from it.
+@pytest.mark.parametrize(
+    ("changes", "milliseconds"),
+    [
+        ({"backward": "save", "dispatch": "grouped_mm"}, 143),
+        ({"backward": "recompute", "dispatch": "triton_grouped", "every": 3}, 166),
+    ],
+)
+def test_a_step_of_the_sketch_takes_about_what_was_timed(changes, milliseconds):
+    row = parse_row(f"lite:{changes.get('every', 0)}:{changes['backward']}")
+    plan = plan_of(row, target="h200", dispatch=changes["dispatch"])
+    assert plan.cost.step_seconds * 1e3 == pytest.approx(milliseconds, rel=0.15)
+
+
+# Loss, rotation, router and the shared experts' activation have changed since the record.
+CHANGED = {
+    "loss, elementwise",
+    "norms, residuals, rotation",
+    "router and sort",
+    "shared experts' activation",
+}
+
+
+def test_parts_take_what_the_profile_of_a_step_says():
+    rows = json.loads(LAUNCHES.read_text(encoding="utf-8"))
+    plan = plan_of(parse_row("lite:0"), target="h200")
+    measured = defaultdict(float)
+    for chain, shapes, values, *rest in rows:
+        launch = Launch(tuple(chain), tuple(map(tuple, shapes)), tuple(values), *rest)
+        measured[component(launch, plan)] += launch.ms
+    predicted = {item.name: item.seconds * 1e3 for item in plan.cost.items}
+    assert predicted.keys() - measured.keys() == {"idle between kernels"}
+    assert measured.keys() <= predicted.keys()
+    for name in measured.keys() - CHANGED:
+        assert predicted[name] == pytest.approx(measured[name], rel=0.05), name
+
+
+OF_A_LAYER = (
+    "experts' up-projection",
+    "experts' other products",
+    "experts' activation",
+    "experts' gate and up, kept",
+    "experts' gathers and sums",
+    "router and sort",
+)
+
+
+# MoE layers alone, router included, 32,768 tokens, as CUDA graphs; the loop's by calls.
+@pytest.mark.parametrize(
+    ("sizes", "dispatch", "backward", "milliseconds"),
+    [
+        ((768, 1536, 8, 2), "triton_grouped", "recompute", 3.736),
+        ((768, 1536, 8, 2), "triton_grouped", "save", 3.205),
+        ((768, 1536, 8, 2), "grouped_mm", "recompute", 4.219),
+        ((768, 1536, 8, 2), "grouped_mm", "save", 3.724),
+        ((768, 1536, 8, 2), "stacked", "recompute", 6.920),
+        ((768, 1536, 8, 2), "stacked", "save", 6.516),
+        ((2048, 768, 128, 8), "triton_grouped", "recompute", 18.48),
+        ((2048, 768, 128, 8), "triton_grouped", "save", 15.62),
+    ],
+)
+def test_a_layer_takes_what_was_timed_also_where_experts_are_fine(
+    sizes, dispatch, backward, milliseconds
+):
+    d_model, d_ff, experts, top_k = sizes
+    spec = lite(
+        model__d_model=d_model,
+        model__moe={
+            "experts": experts,
+            "top_k": top_k,
+            "shared_experts": 0,
+            "d_ff": d_ff,
+            "dispatch": dispatch,
+            "backward": backward,
+        },
+        training__accumulate=1,
+        training__checkpoint_every=0,
+        training__compile=True,
+    )
+    cost = resolve(spec, lookup("h200")).cost
+    seconds = sum(item.seconds for item in cost.items if item.name in OF_A_LAYER)
+    assert seconds * 1e3 / spec.model.layers == pytest.approx(milliseconds, rel=0.15)

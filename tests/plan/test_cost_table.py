@@ -1,0 +1,47 @@
+import pytest
+
+from gptoss_builder.plan.cost_table import card_costs, cost_lines
+from gptoss_builder.plan.resolve import resolve
+from gptoss_builder.targets import CARDS, lookup
+from tests.plan.specs import lite
+
+
+def plan(target="h200", **changes):
+    return resolve(lite(training__compile=True, **changes), lookup(target))
+
+
+def test_every_card_has_a_row_and_its_own_time():
+    rows = {row.card: row for row in card_costs(plan("a100-80gb"))}
+    assert rows.keys() == CARDS.keys() - {"cpu"}
+    for name in ("h200", "a100-80gb", "l4"):
+        assert rows[name].cost == plan(name).cost
+    assert rows["h200"].cost.source == "measured"
+    assert {row.cost.source for name, row in rows.items() if row.cost and name != "h200"} == {
+        "derived"
+    }
+
+
+def test_a_card_that_cannot_train_it_says_why():
+    rows = {row.card: row for row in card_costs(plan(training__micro_batch=64))}
+    assert rows["t4"].cost is None
+    assert "bf16" in rows["t4"].problem
+    assert rows["rtx4090"].problem.startswith("does not fit: needs")
+    assert rows["h200"].problem == ""
+
+
+def test_the_table_prints_every_assumption():
+    one = plan()
+    text = cost_lines(one, price_per_hour=2.0)
+    for item in one.cost.items:
+        assert item.name in text
+        assert item.evidence in text
+    row = next(line for line in text.splitlines() if line.startswith("h200 ")).split()
+    assert float(row[1].replace(",", "")) == pytest.approx(one.cost.step_seconds * 1e3, abs=0.1)
+    assert float(row[4].replace(",", "")) == pytest.approx(2 * one.cost.gpu_hours, abs=1)
+    assert row[5] == "measured"
+
+
+def test_without_training_or_a_known_speed_there_is_a_sentence():
+    assert "no training" in cost_lines(resolve(lite(training=None), lookup("h200")))
+    text = cost_lines(plan("cpu", training__precision="fp32", model__moe__dispatch="stacked"))
+    assert text.splitlines()[-1] == "cpu: nothing is assumed about its speed"
