@@ -1,7 +1,8 @@
 """Preparing data: `python -m gptoss_builder.cli.prepare`.
 
 `stdlib` copies the source of Python's standard library, which is on any machine that runs this
-project, into a folder of text; `shards` tokenizes text once into token shards.
+project, into a folder of text; `collect` does so with source code and documentation from any
+folders. `bpe` trains a vocabulary on text, and `shards` tokenizes text once into token shards.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from gptoss_builder.cli.output import show_what_it_can
+from rich.console import Console
+from rich.progress import track
+
+from gptoss_builder.cli.output import INTERRUPTED, show_what_it_can
 from gptoss_builder.errors import DataError, GptossError
 from gptoss_builder.files import new_directory
 from gptoss_builder.tokenizer import load_tokenizer
+from gptoss_builder.train.collect import MARK, MAX_BYTES, MIN_BYTES, SUFFIXES, collect
 from gptoss_builder.train.corpus import text_files, tokenize
 from gptoss_builder.train.shards import MANIFEST, write_shards
+from gptoss_builder.train.vocabulary import train_bpe
 
 LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib"}
@@ -69,25 +75,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     show_what_it_can()
     try:
-        if options.command == "stdlib":
-            _refuse_other(options.out, "*.py.txt")
-            files, size = stdlib_text(options.out)
-            print(f"{options.out}: {files} files, {size / 1e6:.1f} MB of Python source")
-        else:
-            _refuse_other(options.out, MANIFEST)
-            tokenizer = load_tokenizer(options.tokenizer)
-            documents = tokenize(text_files(options.text), tokenizer)
-            tokens = write_shards(
-                options.out, documents, vocab=tokenizer.size, tokenizer=tokenizer.identity
-            )
-            print(f"{options.out}: {tokens:,} tokens, vocabulary {tokenizer.size:,}")
+        options.run(options)
     except GptossError as error:
         print(f"prepare: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         print(f"prepare: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("prepare: interrupted", file=sys.stderr)
+        return INTERRUPTED
     return 0
+
+
+def _stdlib(options: argparse.Namespace) -> None:
+    _refuse_other(options.out, "*.py.txt")
+    files, size = stdlib_text(options.out)
+    print(f"{options.out}: {files} files, {size / 1e6:.1f} MB of Python source")
+
+
+def _collect(options: argparse.Namespace) -> None:
+    _refuse_other(options.out, MARK)
+    for folder in options.folders:
+        if options.out.resolve().is_relative_to(folder.resolve()):
+            raise DataError(f"{options.out} lies in {folder}, from which it would be filled")
+    found = collect(
+        options.out,
+        options.folders,
+        progress=lambda folder: print(f"reading {folder}", file=sys.stderr, flush=True),
+    )
+    print(
+        f"{options.out}: {found.files:,} files, {found.size_bytes / 1e6:.1f} MB; left out "
+        f"{found.duplicates:,} duplicates and {found.refused:,} that are not text of a fitting size"
+    )
+
+
+def _bpe(options: argparse.Namespace) -> None:
+    if options.out.is_dir():
+        raise DataError(f"{options.out} is a folder; name the tokenizer.json to write")
+    files = text_files(_existing(options.text))
+    limit = None if options.max_mb is None else options.max_mb * 10**6
+    size, learned = train_bpe(
+        options.out, files, vocab=options.vocab, max_bytes=limit, progress=sys.stderr.isatty()
+    )
+    fewer = "" if size == options.vocab else f" of {options.vocab:,}: no more pair repeats"
+    print(f"{options.out}: vocabulary {size:,}{fewer}; learned from {learned / 1e6:.1f} MB of text")
+
+
+def _shards(options: argparse.Namespace) -> None:
+    _refuse_other(options.out, MANIFEST)
+    tokenizer = load_tokenizer(options.tokenizer)
+    files = text_files(_existing(options.text))
+    console = Console(stderr=True)
+    shown = track(files, "tokenizing", console=console, disable=not console.is_terminal)
+    tokens = write_shards(
+        options.out,
+        tokenize(shown, tokenizer),
+        vocab=tokenizer.size,
+        tokenizer=tokenizer.identity,
+    )
+    print(f"{options.out}: {tokens:,} tokens, vocabulary {tokenizer.size:,}")
+
+
+def _existing(text: Path) -> Path:
+    if not text.exists():
+        raise DataError(f"{text} is not there; give a text file or a folder of them")
+    return text
 
 
 def _refuse_other(directory: Path, ours: str) -> None:
@@ -98,17 +151,46 @@ def _refuse_other(directory: Path, ours: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m gptoss_builder.cli.prepare")
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = argparse.ArgumentParser(
+        prog="python -m gptoss_builder.cli.prepare",
+        description="Make training data: text, a vocabulary, token shards.",
+        epilog="Exit codes: 0 done; 1 nothing could be written; 2 bad input; 130 Ctrl-C.",
+    )
+    commands = parser.add_subparsers(required=True)
     stdlib = commands.add_parser("stdlib", help="the source of Python's standard library, as text")
     stdlib.add_argument("out", type=Path, metavar="OUT_DIR")
+    stdlib.set_defaults(run=_stdlib)
+    found = commands.add_parser(
+        "collect",
+        help="source code and documentation from folders, as text",
+        description=f"Copy files that end in {' '.join(sorted(SUFFIXES))} into one folder: UTF-8 "
+        f"of {MIN_BYTES} to {MAX_BYTES:,} bytes, equal files once, nothing minified.",
+    )
+    found.add_argument("out", type=Path, metavar="OUT_DIR")
+    found.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    found.set_defaults(run=_collect)
+    bpe = commands.add_parser("bpe", help="train a byte-level BPE vocabulary on text")
+    bpe.add_argument("text", type=Path, metavar="TEXT", help="a text file or a folder of them")
+    bpe.add_argument("out", type=Path, metavar="TOKENIZER_JSON")
+    bpe.add_argument("--vocab", type=_count, required=True, metavar="IDS", help="model.vocab")
+    bpe.add_argument(
+        "--max-mb", type=_count, metavar="MB", help="learn from the first MB of text only"
+    )
+    bpe.set_defaults(run=_bpe)
     shards = commands.add_parser("shards", help="tokenize text once, into token shards")
     shards.add_argument("text", type=Path, metavar="TEXT", help="a text file or a folder of them")
     shards.add_argument("out", type=Path, metavar="OUT_DIR")
     shards.add_argument(
         "--tokenizer", default="bytes", metavar="PATH", help="bytes (default) or a tokenizer.json"
     )
+    shards.set_defaults(run=_shards)
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1")
+    return int(text)
 
 
 if __name__ == "__main__":

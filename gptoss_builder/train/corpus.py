@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def text_files(path: Path) -> list[Path]:
 
 
 def tokenize(
-    files: Sequence[Path], tokenizer: ByteTokenizer | JsonTokenizer
+    files: Iterable[Path], tokenizer: ByteTokenizer | JsonTokenizer
 ) -> Iterator[NDArray[np.uint8] | NDArray[np.uint32]]:
     """Ids of one file after the other, each closed by the tokenizer's end token if it has one.
 
@@ -127,7 +127,7 @@ def tokenize(
             yield np.array(ids + end, dtype=np.uint32)
 
 
-def _batches(files: Sequence[Path]) -> Iterator[list[str]]:
+def _batches(files: Iterable[Path]) -> Iterator[list[str]]:
     batch: list[str] = []
     size = 0
     for file in files:
