@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 INTERRUPTED = 130
@@ -16,8 +17,11 @@ INTERRUPTED = 130
 def show_what_it_can() -> None:
     """Let standard output print `?` for what its encoding lacks, instead of failing.
 
-    A model's sample holds any character, and a terminal may know ASCII only.
+    A model's sample holds any character, and a terminal may know ASCII only. Streams that the
+    shell has closed (`>&-`), for which Python has None, print nothing.
     """
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 

@@ -102,3 +102,20 @@ def test_other_commands_end_without_a_traceback(
     assert (process.returncode, told) == (code, b"")
     if "--out" in arguments:
         assert (tmp_path / "out" / "plan.json").is_file()
+
+
+@pytest.mark.parametrize(("command", "code"), [("build", 0), ("check", 0), ("train", 2)])
+def test_a_closed_standard_output_is_none(tmp_path: Path, command: str, code: int) -> None:
+    arguments = {"build": f"{SPEC} --out out --no-compile", "check": SPEC, "train": "nowhere"}
+    line = f"{sys.executable} -m gptoss_builder.cli.{command} {arguments[command]} >&-"
+    done = subprocess.run(
+        line,
+        shell=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
