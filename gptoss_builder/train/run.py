@@ -91,13 +91,15 @@ class Run:
         training = self._training
         per_step = training.micro_batch * training.accumulate
         pending: PendingNumbers | None = None
+        memory: dict[str, int] = {}
         self._clock = time.monotonic()
         for batch in self._loader.steps(self.sequences, last - self.step):
             if self._stop:
                 break
             launched = self._stepper.run(batch, self.step)
             if pending is not None:
-                self._observe(pending, self.step, metrics, display)
+                self._observe(pending, self.step, memory, metrics, display)
+            memory = _peak_memory(self._device)
             self.step += 1
             self.sequences += per_step
             self.saved = None
@@ -105,7 +107,7 @@ class Run:
             save = _due(self.step, training.save_every)
             evaluate = _due(self.step, training.eval_every) and self.step < last
             if save or evaluate:
-                self._observe(pending, self.step, metrics, display)
+                self._observe(pending, self.step, memory, metrics, display)
                 pending = None
             if save:
                 self.save()
@@ -114,7 +116,7 @@ class Run:
             if save or evaluate:
                 self._clock = time.monotonic()
         if pending is not None:
-            self._observe(pending, self.step, metrics, display)
+            self._observe(pending, self.step, memory, metrics, display)
 
     def save(self) -> Path:
         """Write a checkpoint of the current step, unless there is one.
@@ -165,7 +167,12 @@ class Run:
         return held_out
 
     def _observe(
-        self, pending: PendingNumbers, step: int, metrics: Metrics, display: Display
+        self,
+        pending: PendingNumbers,
+        step: int,
+        memory: dict[str, int],
+        metrics: Metrics,
+        display: Display,
     ) -> None:
         training = self._training
         numbers = pending.wait()
@@ -182,9 +189,24 @@ class Run:
                 "finite": numbers.finite,
                 "tokens_per_second": round(rate, 1),
             }
+            | memory
         )
         display.step(step, loss=numbers.loss, tokens_per_second=rate, finite=numbers.finite)
         self._guard.observe(step, numbers.loss, numbers.grad_norm, finite=numbers.finite)
+
+
+def _peak_memory(device: torch.device) -> dict[str, int]:
+    """Most bytes that torch's allocator has had in this process so far; nothing on a CPU.
+
+    The allocator works when kernels are launched, so after a step's launch the step is in it,
+    however far the device is. Memory that a run loses step by step shows as growth.
+    """
+    if device.type != "cuda":
+        return {}
+    return {
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
+    }
 
 
 def _due(step: int, every: int) -> bool:
