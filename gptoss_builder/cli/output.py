@@ -20,10 +20,14 @@ def show_what_it_can() -> None:
     A model's sample holds any character, and a terminal may know ASCII only. Streams that the
     shell has closed (`>&-`), for which Python has None, print nothing.
     """
-    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")
-    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 @contextmanager
