@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gptoss_builder.cli.output import (
+    INTERRUPTED,
+    show_what_it_can,
+    unread_output_is_no_failure,
+)
 from gptoss_builder.errors import GptossError, InputError, RunError, SpecError
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.targets import ARCHITECTURES, lookup
@@ -34,6 +39,12 @@ SCRIPTS = {"w1w3": "w1w3", "moe": "moe_layer"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: 0 when all is well, 1 when a check failed, 2 for wrong usage."""
     options, rest = _parser().parse_known_args(arguments)
+    show_what_it_can()
+    with unread_output_is_no_failure():
+        return _main(options, rest)
+
+
+def _main(options: argparse.Namespace, rest: Sequence[str]) -> int:
     try:
         if options.what == "smoke":
             if rest:
@@ -44,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GptossError as error:
         print(f"gptoss-bench: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
 
 

@@ -88,6 +88,7 @@ def test_a_failure_keeps_its_exit_code(tmp_path: Path) -> None:
         ("build", [SPEC, "--out", "out", "--no-compile"], 0),
         ("build", [SPEC, "--periods"], 0),
         ("build", ["--example", "tiny"], 0),
+        ("bench", ["smoke", "--target", "cpu"], 0),
         ("check", [SPEC], 1),
         ("check", ["--explain", "MO001"], 1),
     ],

@@ -9,7 +9,6 @@ each one group, so that only one process runs them.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 
@@ -23,8 +22,10 @@ WARNINGS = (
     # PyTorch hides this one itself while it compiles, by a hook that the filter `error` forestalls
     r"ignore:The \.grad attribute of a Tensor that is not a leaf Tensor:UserWarning",
     "ignore:Synchronization debug mode is a prototype feature:UserWarning",
-    # what the compiler says of its own kernels (TF32 products, online softmax)
-    r"ignore::UserWarning:torch\._inductor",
+    # the thread of the backward sets its context at its first product
+    "ignore:Attempting to run cuBLAS, but there was no current CUDA context:UserWarning",
+    # what the compiler says of its own work (TF32 products, online softmax)
+    r"ignore::UserWarning:torch\._(dynamo|functorch|inductor)",
     # what PyTorch and Triton deprecate in their own code
     r"ignore::FutureWarning:torch\.",
     r"ignore::DeprecationWarning:triton\.",
@@ -52,5 +53,4 @@ def part_of_the_card() -> Iterator[None]:
     if processes > 1:
         torch.cuda.set_per_process_memory_fraction(SHARE / processes)
     yield
-    gc.collect()
     torch.cuda.empty_cache()
