@@ -47,7 +47,7 @@ class LigerMoE(nn.Module):
     def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor]:
         """As `MoE.forward`, without shared experts."""
         logits_TE = router_logits(x_TD, self.router)
-        weight_TK, choice_TK = choose(logits_TE, self.top_k)
+        weight_TK, choice_TK = choose(logits_TE, self.top_k, compiled=True)
         y_TD = self.block(
             x_TD, self.w13, self.w2, choice_TK.to(torch.int32), weight_TK.to(x_TD.dtype)
         )

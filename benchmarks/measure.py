@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,12 +47,31 @@ def graph_milliseconds(run: Callable[[], Any], *, repeat: int = 200) -> float:
     return found
 
 
-def dense_tflops(rows: int, d_in: int, d_out: int, *, repeat: int = 200) -> float:
-    """TFLOP/s of one dense cuBLAS product in bf16, `[rows, d_in] @ [d_in, d_out]`, random data."""
-    x = torch.randn(rows, d_in, device="cuda", dtype=torch.bfloat16)
-    w = torch.randn(d_out, d_in, device="cuda", dtype=torch.bfloat16)
-    taken = graph_milliseconds(lambda: x @ w.T, repeat=repeat)
-    return 2 * rows * d_in * d_out / taken / 1e9
+class Dense:
+    """Rate of one dense cuBLAS product in bf16, `[rows, d_in] @ [d_in, d_out]`, random data.
+
+    Measured before and after what is compared with it: a card's clock moves.
+    """
+
+    def __init__(self, rows: int, d_in: int, d_out: int, *, repeat: int = 200) -> None:
+        self.sizes, self.repeat = (rows, d_in, d_out), repeat
+        self.rates = [self._measure()]
+
+    def again(self) -> float:
+        """Measure once more; returns the mean, TFLOP/s."""
+        self.rates.append(self._measure())
+        return statistics.mean(self.rates)
+
+    def _measure(self) -> float:
+        rows, d_in, d_out = self.sizes
+        x = torch.randn(rows, d_in, device="cuda", dtype=torch.bfloat16)
+        w = torch.randn(d_out, d_in, device="cuda", dtype=torch.bfloat16)
+        taken = graph_milliseconds(lambda: x @ w.T, repeat=self.repeat)
+        return 2 * rows * d_in * d_out / taken / 1e9
+
+    def __str__(self) -> str:
+        rates = ", ".join(f"{rate:.4g}" for rate in self.rates)
+        return f"One dense cuBLAS product of the same FLOPs, before and after: {rates} TFLOP/s"
 
 
 def peak_bytes(run: Callable[[], Any]) -> int:

@@ -24,7 +24,7 @@ from benchmarks.cases import Case, attempt, chosen, parser, run_cases
 from benchmarks.layer_check import Step, judge, reference, tokens
 from benchmarks.liger import LigerMoE, liger_name
 from benchmarks.measure import (
-    dense_tflops,
+    Dense,
     graph_milliseconds,
     milliseconds,
     peak_bytes,
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace, case: Case, failures: dict[str, str]) -> di
     whole = case.name in WHOLE and not options.eager
     x_TD, dy_TD = tokens(case), tokens(case)
     exact = reference(build(case, RUNS[0]), x_TD, dy_TD)
-    dense = dense_tflops(case.rows, case.d_model, 3 * case.d_ff, repeat=options.repeat)
+    dense = Dense(case.rows, case.d_model, 3 * case.d_ff, repeat=options.repeat)
     found: dict[tuple[str, str], Times] = {}
     errors: dict[str, dict[str, float]] = {}
 
@@ -137,20 +137,20 @@ def run(options: argparse.Namespace, case: Case, failures: dict[str, str]) -> di
 
 def report(
     case: Case,
-    dense: float,
+    dense: Dense,
     found: dict[tuple[str, str], Times],
     errors: dict[str, dict[str, float]],
 ) -> dict[str, Any]:
     """Print a case's tables; returns its figures."""
-    rows = table_rows(flops(case), dense, found)
+    rows = table_rows(flops(case), dense.again(), found)
     title = f"MoE layer, {case.title}, {flops(case) / 1e12:.3f} TFLOP forward"
     print(table(title, HEADER, rows))
-    print(f"\nOne dense cuBLAS product of the forward's FLOPs: {dense:.4g} TFLOP/s")
+    print(f"\n{dense}")
     kinds = list(next(iter(errors.values()), {}))
     error_rows = [(name, *values.values()) for name, values in errors.items()]
     print(table("Relative error against float64", ("what", *kinds), error_rows))
     figures = [dict(zip(HEADER, cells, strict=True)) for cells in rows]
-    return {"title": title, "dense_tflops": dense, "runs": figures, "errors": errors}
+    return {"title": title, "dense_tflops": dense.rates, "runs": figures, "errors": errors}
 
 
 def table_rows(

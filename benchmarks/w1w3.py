@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from benchmarks.cases import Case, WrongResultError, attempt, chosen, parser, run_cases
 from benchmarks.measure import (
-    dense_tflops,
+    Dense,
     graph_milliseconds,
     milliseconds,
     relative_error,
@@ -40,7 +40,10 @@ LIMIT = {"h": 2e-3, "dx": 6e-3, "dw13": 6e-3}
 """Largest relative errors against float64: one rounding of the result, three in a gradient."""
 GROUPED = "grouped_mm, compiled silu·mul"
 PLAIN_LOOP, LOOP = "loop over the experts", "loop over the experts, compiled silu·mul"
-HEADER = ("what", "timed", "ms", "TFLOP/s", "× grouped_mm, compiled", "× loop", "ms by calls")
+HEADER = (
+    "what", "timed", "ms", "TFLOP/s", "of the dense rate", "× grouped_mm, compiled", "× loop",
+    "ms by calls",
+)  # fmt: skip
 
 
 class Inputs(NamedTuple):
@@ -76,20 +79,21 @@ def run(repeat: int, case: Case, failures: dict[str, str]) -> dict[str, Any]:
     errors = compare(given.x_TD, given, given.rows_R, gathered)
     by_rows = compare(given.x_RD, given, None, ordered)
     errors |= {f"sorted {name}": error for name, error in by_rows.items()}
-    dense = dense_tflops(case.rows, case.d_model, 2 * case.d_ff, repeat=repeat)
+    dense = Dense(case.rows, case.d_model, 2 * case.d_ff, repeat=repeat)
     times: dict[str, tuple[str, float, float]] = {}
     for name, work in runs(given, gathered, ordered).items():
         found = attempt(name, partial(measure, name, work, repeat), failures)
         if found is not None:
             times[name] = found
     flops = 4.0 * case.rows * case.d_model * case.d_ff
-    rows = [row(name, times, flops) for name in times]
+    rate = dense.again()
+    rows = [row(name, times, flops, rate) for name in times]
     title = f"W1/W3 forward, {case.title}, {flops / 1e12:.3f} TFLOP"
     print(table(title, HEADER, rows))
-    print(f"\nOne dense cuBLAS product of the same FLOPs: {dense:.4g} TFLOP/s")
+    print(f"\n{dense}")
     print(table("Relative error against float64", ("what", "error"), list(errors.items())))
     figures = [dict(zip(HEADER, cells, strict=True)) for cells in rows]
-    return {"title": title, "dense_tflops": dense, "runs": figures, "errors": errors}
+    return {"title": title, "dense_tflops": dense.rates, "runs": figures, "errors": errors}
 
 
 def runs(given: Inputs, gathered: Any, ordered: Any) -> dict[str, Callable[[], Any]]:
@@ -125,11 +129,18 @@ def measure(name: str, work: Callable[[], Any], repeat: int) -> tuple[str, float
         return "graph", graph_milliseconds(work, repeat=repeat), calls
 
 
-def row(name: str, times: dict[str, tuple[str, float, float]], flops: float) -> tuple[object, ...]:
-    """One row under `HEADER`; a ratio to what failed is None."""
+def row(
+    name: str, times: dict[str, tuple[str, float, float]], flops: float, dense: float
+) -> tuple[object, ...]:
+    """One row under `HEADER`; `× loop` is to the faster loop, a ratio to what failed is None."""
     how, taken, calls = times[name]
-    ratios = [times[base][1] / taken if base in times else None for base in (GROUPED, LOOP)]
-    return (name, how, taken, flops / taken / 1e9, *ratios, calls)
+    rate = flops / taken / 1e9
+    bases = [
+        [times[one][1] for one in names if one in times]
+        for names in ((GROUPED,), (PLAIN_LOOP, LOOP))
+    ]
+    ratios = [min(base) / taken if base else None for base in bases]
+    return (name, how, taken, rate, rate / dense, *ratios, calls)
 
 
 def inputs(case: Case) -> Inputs:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import cases, layer_check, moe_layer
+from benchmarks import cases, layer_check, moe_layer, w1w3
 from benchmarks.cases import CASES, Case, WrongResultError, attempt, chosen, parser, run_cases
 from benchmarks.layer_check import Step, judge, reference
 from gptoss_builder.model.moe import MoE
@@ -143,6 +143,18 @@ def test_ratios_are_to_the_faster_loop_and_to_the_dense_rate():
     assert cells["peak GiB"] == 1.0
     alone = moe_layer.table_rows(2e9, 345.0, {("triton", "save"): found["triton", "save"]})
     assert dict(zip(moe_layer.HEADER, alone[0], strict=True))["× loop, fwd"] is None
+
+
+def test_ratios_of_the_kernel_are_to_what_did_not_fail():
+    times = {
+        w1w3.PLAIN_LOOP: ("calls", 6.0, 6.0),
+        w1w3.LOOP: ("calls", 4.0, 4.0),
+        "Triton": ("graph", 2.0, 3.0),
+    }
+    cells = dict(zip(w1w3.HEADER, w1w3.row("Triton", times, 2e9, 4.0), strict=True))
+    assert (cells["TFLOP/s"], cells["of the dense rate"], cells["× loop"]) == (1.0, 0.25, 2.0)
+    assert cells["× grouped_mm, compiled"] is None
+    assert (cells["timed"], cells["ms"], cells["ms by calls"]) == ("graph", 2.0, 3.0)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
