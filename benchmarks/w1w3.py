@@ -135,10 +135,8 @@ def row(
     """One row under `HEADER`; `× loop` is to the faster loop, a ratio to what failed is None."""
     how, taken, calls = times[name]
     rate = flops / taken / 1e9
-    bases = [
-        [times[one][1] for one in names if one in times]
-        for names in ((GROUPED,), (PLAIN_LOOP, LOOP))
-    ]
+    loops = (PLAIN_LOOP, LOOP)
+    bases = [[times[one][1] for one in ones if one in times] for ones in ((GROUPED,), loops)]
     ratios = [min(base) / taken if base else None for base in bases]
     return (name, how, taken, rate, rate / dense, *ratios, calls)
 

@@ -17,7 +17,7 @@ from gptoss_builder.model.moe import MoE
 from gptoss_builder.plan.schema import Execution, Plan
 from gptoss_builder.spec.schema import MoESpec
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPTS = ("attention", "check", "memory", "moe_layer", "w1w3")
 
 
