@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gptoss_builder.plan.sizes import FP32, Sizes
+from gptoss_builder.plan.sizes import FP32, INT64, Sizes
 from gptoss_builder.plan.tape import Tape, rounded
 from gptoss_builder.spec.schema import LayerKind
 
@@ -28,16 +28,31 @@ class _Chunk:
     scores: int
     probabilities: int
     """As the scores, with the sink's column."""
+    mask: int
+    positions: int
+    """What the mask is made of."""
     saved: int
 
 
-def _merges(size: Sizes) -> bool:
+def merges(size: Sizes) -> bool:
+    """Whether batch and key heads become one dimension without a copy."""
     return size.batch == 1 or size.kv_heads == 1
 
 
+def positions_bytes(queries: int, keys: int, *, windowed: bool) -> int:
+    """Positions, their distances in int64, and what compares them."""
+    pairs = queries * keys
+    return pairs * (INT64 + (3 if windowed else 1)) + (queries + keys) * INT64
+
+
+def _copies_queries(size: Sizes, count: int) -> bool:
+    """Whether a chunk of `count` queries saves a copy of them; a view keeps all of them alive."""
+    return not merges(size) or (size.heads != size.kv_heads and count > 1)
+
+
 def _keeps_queries(size: Sizes) -> bool:
-    """Whether the scaled queries themselves are saved, in place of a copy a chunk."""
-    return size.heads == size.kv_heads and _merges(size)
+    """Whether the scaled queries themselves are saved: by every chunk or by a last one of one."""
+    return not _copies_queries(size, (size.length - 1) % QUERY_CHUNK + 1)
 
 
 def _seen(size: Sizes, kind: LayerKind, start: int) -> int:
@@ -53,10 +68,12 @@ def _chunk(size: Sizes, kind: LayerKind, start: int) -> _Chunk:
     queries = rounded(rows * size.head_dim * FP32)
     keys = rounded(size.batch * size.kv_heads * seen * size.head_dim * FP32)
     probabilities = rounded(rows * (seen + size.sinks) * FP32)
-    saved = probabilities + rounded(count * seen)
-    saved += 0 if _keeps_queries(size) else queries
-    saved += 0 if _merges(size) else 2 * keys
-    return _Chunk(queries, keys, rounded(rows * seen * FP32), probabilities, saved)
+    mask, scores = rounded(count * seen), rounded(rows * seen * FP32)
+    saved = probabilities + mask
+    saved += queries if _copies_queries(size, count) else 0
+    saved += 0 if merges(size) else 2 * keys
+    positions = positions_bytes(count, seen, windowed=kind == "window")
+    return _Chunk(queries, keys, scores, probabilities, mask, positions, saved)
 
 
 def _last_chunks(size: Sizes, kind: LayerKind) -> tuple[int, list[_Chunk]]:
@@ -101,10 +118,12 @@ def math_forward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
         previous = _chunk(size, kind, (before - 1) * QUERY_CHUNK).scores
     for chunk in chunks:
         # the values are copied after the softmax
-        copies = chunk.saved - chunk.probabilities - (0 if _merges(size) else chunk.keys)
+        copies = chunk.saved - chunk.probabilities - (0 if merges(size) else chunk.keys)
         tape.touch(TEMPORARIES, copies + previous + chunk.scores)
         column = chunk.probabilities if size.sinks else 0
-        tape.touch(TEMPORARIES, copies + chunk.scores + column + chunk.probabilities)
+        softmax = max(chunk.scores, column + chunk.probabilities)
+        made = max(chunk.positions, chunk.mask + softmax)
+        tape.touch(TEMPORARIES, copies + chunk.scores + made)
         tape.hold(SAVED, chunk.saved)
         tape.hold("outputs of chunks", chunk.queries)
         tape.touch(TEMPORARIES, chunk.scores)
@@ -116,9 +135,9 @@ def math_forward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
     if size.low:
         tape.touch(TEMPORARIES, out * (FP32 + size.element))
         tape.drop("rotated queries and keys", "values")
-        if not _merges(size):
+        if not merges(size):
             tape.drop("wide keys and values")
-    elif not _merges(size):
+    elif not merges(size):
         tape.drop("rotated queries and keys", "values")
     tape.touch(TEMPORARIES, 2 * out * size.element)
     tape.hold("attention output", out * size.element)
@@ -136,7 +155,7 @@ def math_backward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
     tape.drop("attention output")
     before, chunks = _last_chunks(size, kind)
     for chunk in reversed(chunks):
-        copy = 0 if _merges(size) else chunk.keys
+        copy = 0 if merges(size) else chunk.keys
         if chunk is chunks[0] and not before:
             tape.touch(TEMPORARIES, chunk.queries)
             tape.drop(incoming)
@@ -148,6 +167,8 @@ def math_backward(tape: Tape, size: Sizes, kind: LayerKind) -> None:
             tape.hold("gradient of k", keys * FP32)
             tape.hold("gradient of q", out * FP32)
         tape.shrink(SAVED, chunk.saved)
+        if chunk is chunks[-1] and size.heads != size.kv_heads and _keeps_queries(size):
+            tape.drop("scaled queries")
     if before:
         tape.shrink(SAVED, _saved_before(size, kind, before))
         tape.drop(incoming)

@@ -7,7 +7,7 @@ used and the copy dies with its product, as in model/transformer.py.
 from __future__ import annotations
 
 from gptoss_builder.plan.elementwise_memory import activation_bytes, combine_bytes
-from gptoss_builder.plan.math_attention_memory import QUERY_CHUNK
+from gptoss_builder.plan.math_serving_memory import serving_scores
 from gptoss_builder.plan.schema import Execution, KVCache, ParameterCounts
 from gptoss_builder.plan.sizes import FP32, INT64, Sizes, sizes
 from gptoss_builder.plan.tape import Sum, Tape
@@ -86,7 +86,7 @@ def _attention(tape: Tape, size: Sizes, kind: LayerKind, context: int) -> None:
     elif window is not None:
         seen = min(window, context)
     if size.kernels[kind] == "math":
-        _scores(tape, size, kind, seen)
+        serving_scores(tape, size, kind, seen)
     else:
         tape.hold("attention output", queries * e + size.tokens * size.heads * FP32)
         if size.sinks:
@@ -100,46 +100,6 @@ def _attention(tape: Tape, size: Sizes, kind: LayerKind, context: int) -> None:
             tape.drop(name)
     tape.touch("layer input", size.stream)
     tape.drop("attention projection", "normalised input")
-
-
-def _scores(tape: Tape, size: Sizes, kind: LayerKind, seen: int) -> None:
-    """The explicit softmax: its largest chunk, with nothing saved."""
-    queries = size.tokens * size.heads * size.head_dim
-    keys = size.batch * seen * size.kv_heads * size.head_dim
-    if size.low:
-        tape.hold("wide keys and values", 2 * keys * FP32)
-    tape.hold("scaled queries", queries * FP32)
-    window = size.window[kind]
-    clones = size.batch > 1 and size.kv_heads > 1
-    for stop, count, before in _last_chunks(size.length):
-        visible = seen - (size.length - stop)
-        if window is not None:
-            visible = min(visible, window - 1 + count)
-        rows = size.batch * size.heads
-        scores = rows * count * visible * FP32
-        weights = rows * count * (visible + size.sinks) * FP32
-        # the weights of the chunk before are still there
-        earlier = rows * before * (visible + size.sinks) * FP32
-        done = queries * FP32 * (stop - count) // size.length
-        copies = rows * count * size.head_dim * FP32 + (keys * visible // seen * FP32) * clones
-        column = weights if size.sinks else 0
-        most = max(copies + 2 * scores, scores + column + weights)
-        tape.touch("scores of a chunk", done + earlier + most)
-        tape.touch("outputs of chunks", 2 * queries * FP32 + scores + weights)
-    tape.drop("scaled queries")
-    if size.low:
-        tape.drop("wide keys and values")
-    tape.hold("attention output", queries * size.element)
-
-
-def _last_chunks(length: int) -> list[tuple[int, int, int]]:
-    """End, queries, and queries of the one before, of the last chunk and the last whole one."""
-    last = (length - 1) % QUERY_CHUNK + 1
-    chunks = [(length, last, QUERY_CHUNK if length > last else 0)]
-    if last < QUERY_CHUNK < length:
-        whole = length - last
-        chunks.append((whole, QUERY_CHUNK, QUERY_CHUNK if whole > QUERY_CHUNK else 0))
-    return chunks
 
 
 def _experts(tape: Tape, size: Sizes) -> None:

@@ -207,6 +207,9 @@ class _Step:
             base[GRADIENTS] += self.head * FP32
         start = {**base, SAVED: sum(kept) + self.size.stream, DY: self.size.stream, DX: 0}
         norm = Tape(start)
+        if not self.tied and not self.fresh:
+            # until it has joined the sum
+            norm.touch("gradient of the head", self.head * FP32)
         norm.hold("final norm statistics", self.size.tokens * FP32)
         norm_backward(norm, self.size, fresh=self.fresh)
         worst = _Worst("backward of the final norm", norm.peak, norm.peak_items())

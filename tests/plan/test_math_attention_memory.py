@@ -34,12 +34,16 @@ def plain_chunks(size, kind):
         scores = block(size.batch * size.heads * count * seen)
         probabilities = block(size.batch * size.heads * count * (seen + size.sinks))
         merged = size.batch == 1 or size.kv_heads == 1
-        saved = probabilities + block(count * seen, 1)
-        if not (merged and size.heads == size.kv_heads):
+        mask = block(count * seen, 1)
+        saved = probabilities + mask
+        # a chunk of one query is a view, as is one where each query head has its own keys
+        if not (merged and (size.heads == size.kv_heads or count == 1)):
             saved += queries
         if not merged:
             saved += 2 * keys
-        chunks.append(memory._Chunk(queries, keys, scores, probabilities, saved))
+        positions = 8 * (count + seen + count * seen)
+        positions += count * seen * (1 if kind == "full" else 3)  # its comparisons
+        chunks.append(memory._Chunk(queries, keys, scores, probabilities, mask, positions, saved))
     return chunks
 
 

@@ -52,6 +52,9 @@ ATTENTION_HEAVY = {
 """Little but attention, so that its moments make the peak."""
 
 
+FEW_HEADS = {"heads": 2, "kv_heads": 1, "head_dim": 64, "window": 128}
+
+
 def compare(spec, target):
     """Every moment that could be the peak, and the peak."""
     plan = resolve(spec, lookup(target))
@@ -96,6 +99,49 @@ def compare(spec, target):
         ("cpu", ATTENTION_HEAVY | {"training__precision": "fp32", "training__context": 500}),
         ("h200", ATTENTION_HEAVY | {"model__attention__backend": "math"}),
         ("cpu", ATTENTION_HEAVY | {"training__precision": "fp32", "training__checkpoint_every": 1}),
+        # a last chunk of one query is a view of all of them
+        (
+            "t4",
+            ATTENTION_HEAVY
+            | {
+                "training__precision": "fp32",
+                "training__context": 513,
+                "training__micro_batch": 1,
+                "model__moe__dispatch": "stacked",
+            },
+        ),
+        # untied and summed up: the head's gradient is there twice when the backward begins
+        (
+            "h200",
+            {
+                "model__tie_embeddings": False,
+                "model__vocab": 60000,
+                "model__d_model": 64,
+                "model__layers": 5,
+                "model__attention": FEW_HEADS,
+                "model__moe": {"experts": 2, "top_k": 1, "d_ff": 64},
+                "training__loss_chunk": 32,
+            },
+        ),
+        # one expert a token of many: their gradients lead, with the sum over choices beside them
+        ("h200", {"model__moe": {"experts": 32, "top_k": 1, "d_ff": 256}}),
+        (
+            "cpu",
+            {
+                "training__precision": "fp32",
+                "model__layers": 1,
+                "model__moe": {"experts": 32, "top_k": 1, "d_ff": 128},
+            },
+        ),
+        # wide experts with `save`: the activation leads the forward
+        (
+            "h200",
+            {
+                "model__d_model": 64,
+                "model__attention": FEW_HEADS,
+                "model__moe": {"experts": 8, "top_k": 1, "d_ff": 3072, "backward": "save"},
+            },
+        ),
     ],
 )
 def test_the_closed_form_is_what_the_model_allocates(target, changes):
@@ -179,6 +225,14 @@ def test_the_chunk_of_queries_is_the_models():
         ("cpu", {"training__precision": "fp32", "inference__context": 3000}),
         ("cpu", {"training__precision": "fp32", "inference__context": 900, "inference__batch": 3}),
         ("h200", {"model__attention__backend": "math", "inference__context": 4000}),
+        (
+            "h200",
+            ATTENTION_HEAVY
+            | {
+                "model__attention": {"heads": 32, "kv_heads": 4, "head_dim": 64, "backend": "math"},
+                "inference": {"context": 3000, "batch": 4, "prefill_chunk": 300},
+            },
+        ),
     ],
 )
 def test_serving_is_what_the_model_allocates(target, changes):
