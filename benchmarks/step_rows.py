@@ -53,8 +53,11 @@ SHAPES = {
     "smoke": Shape("gpt_oss_smoke"),
     "tiny": Shape("tiny"),
 }
-DEFAULT_ROWS = tuple(
-    f"{shape}:{every}" for shape in ("lite", "fine", "2.4b") for every in (0, 3, 1)
+DEFAULT_ROWS = (
+    *(f"{shape}:{every}" for shape in ("lite", "fine", "2.4b") for every in (0, 3, 1)),
+    "smoke:1",
+    "tiny:0",
+    *ALTERNATIVES,
 )
 
 

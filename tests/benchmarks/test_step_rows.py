@@ -29,7 +29,7 @@ def test_what_is_no_row_is_refused_with_the_grammar(text):
         parse_row(text)
 
 
-@pytest.mark.parametrize("name", [*DEFAULT_ROWS, *SHAPES])
+@pytest.mark.parametrize("name", sorted({*DEFAULT_ROWS, *SHAPES}))
 def test_every_row_has_a_plan_on_the_card_and_a_plain_one(name):
     row = parse_row(name)
     plan = plan_of(row, target="h200")

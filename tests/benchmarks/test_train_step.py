@@ -5,7 +5,7 @@ import argparse
 import pytest
 import torch
 
-from benchmarks import step_check, step_table, train_step
+from benchmarks import step_check, step_page, step_table, train_step
 from benchmarks.step_rows import parse_row, plan_of
 from gptoss_builder.model.build import build
 from gptoss_builder.train.data import StepBatch
@@ -76,3 +76,32 @@ def test_a_wrong_command_line_is_exit_code_2(monkeypatch, capsys, tmp_path):
             train_step.main()
         assert left.value.code == 2
         assert words[0] in capsys.readouterr().err or "h300" in words[1]
+
+
+def test_a_record_becomes_a_page():
+    profile = {
+        "busy_ms": 3.0,
+        "idle": 0.25,
+        "components": [{"name": "rest", "ms": 3.0, "launches": 2, "predicted_ms": None}],
+    }
+    sizes = {"parameters": 5e8, "active": 2e8, "alternative": ""}
+    rows = [
+        sizes | {"row": "lite:0", "ms": 4.0, "tokens_per_second": 9000.0, "profile": profile},
+        sizes | {"row": "fine:0", "out_of_memory": True},
+        {"row": "2.4b:0", "error": "KernelError: it broke"},
+        sizes | {"row": "hf", "ms": 8.0, "ours_to_it": {"lite:0": 2.0}},
+    ]
+    record = {"machine": {"gpu": "H200", "torch": "2"}, "dense_tflops": 690.4, "rows": rows}
+    text = step_page.page(record)
+    lines = text.splitlines()
+    assert "H200, 2; a dense bf16 product in the same run: 690 TFLOP/s." in lines
+    assert next(line for line in lines if line.startswith("| lite:0")).split(" | ")[1:3] == [
+        "500M, 200M",
+        "4.0",
+    ]
+    assert "out of memory" in text
+    assert "KernelError: it broke" in text
+    assert "- lite:0 does 2.00 × the tokens/s of hf" in lines
+    assert "| rest | 3.00 |  | 2 |" in lines
+    widths = {line.count("|") for line in lines if line.startswith(("| row", "| lite", "| 2.4b"))}
+    assert len(widths) == 1

@@ -122,6 +122,42 @@ def test_checkpointing_runs_the_forward_of_its_layers_again():
     assert every["projections"].flops == pytest.approx(none["projections"].flops * 4 / 3)
 
 
+def test_bytes_outside_the_experts_are_those_of_the_passes():
+    tokens, d_model, query, qkv, vocab = 8 * 4096, 768, 768, 1536, 128_000
+    parts = items(cost())
+    # norms 2 + 3, residuals 5; rotation and values; sinks: then the same backward
+    forward = 10 * d_model + 2 * qkv + 2 * query
+    backward = 15 * d_model + 2 * qkv + 2 * query
+    last = 5 * d_model
+    norms = 2 * tokens * (12 * (forward + backward) + last)
+    assert parts["norms, residuals, rotation"].bytes == norms
+    # logits read, read and written in bf16; the head's gradient zeroed, scaled, the head cast
+    loss = 3 * 2 * tokens * vocab + (4 + 8 + 6) * vocab * d_model
+    assert parts["loss, elementwise"].bytes == loss
+    assert parts["attention gradients, cast and summed"].bytes == 12 * 20 * query * tokens
+    no_sinks = items(cost(model__attention__sinks=False))
+    assert no_sinks["norms, residuals, rotation"].bytes == norms - 12 * 4 * query * 2 * tokens
+
+
+def test_the_router_of_a_checkpointed_layer_runs_its_forward_again():
+    none, every = (items(cost(training__checkpoint_every=period)) for period in (0, 1))
+    router = "router and sort"
+    assert every[router].seconds == pytest.approx(none[router].seconds * 5 / 3)
+
+
+def test_attention_that_keeps_its_probabilities_has_a_backward_of_two_forwards():
+    kept = items(cost(model__attention__backend="math"))
+    again = items(cost())
+    for kind, kernel in (("full", "cudnn"), ("window", "flash")):
+        forward, backward = (
+            kept[f"math attention, {kind} layers, {way}"].flops for way in ("forward", "backward")
+        )
+        assert backward == pytest.approx(2 * forward)
+        fused = again[f"{kernel} attention, {kind} layers, backward"].flops
+        assert fused == pytest.approx(2.5 * forward)
+    assert "attention gradients, cast and summed" not in kept
+
+
 def test_the_user_names_the_price():
     assert cost().price is None
     priced = cost(price_per_hour=2.5)
