@@ -162,7 +162,9 @@ def _attention(
             f"that is a multiple of 8 and at most {_FLASH_HEAD_DIM}; the target is {target.name} "
             f"({target.arch}) in {precision} with head_dim {attention.head_dim}; set auto or math"
         )
-    if attention.backend == "auto" and _cudnn(target, attention.head_dim):
+    # cuDNN's attention takes no single token
+    alone = spec.training is not None and spec.training.context == 1
+    if attention.backend == "auto" and not alone and _cudnn(target, attention.head_dim):
         return "flash", "cudnn"
     return "flash", "flash"
 

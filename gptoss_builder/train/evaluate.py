@@ -13,6 +13,10 @@ from gptoss_builder.train.data import Loader
 from gptoss_builder.train.loss import IGNORE, cross_entropy_sum
 from gptoss_builder.train.step import Trainable
 
+CHUNKS = 5
+"""Chunks of a held-out loss for one of training's. `cross_entropy_sum` holds up to ten bytes a
+logit, two of training's are enough, and the guard looks at training's alone."""
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -53,7 +57,7 @@ def held_out_loss(
         loader: where the held-out batches come from.
         tokens: how many at most; at least one sequence is taken.
         vocab: ids are 0 … vocab − 1.
-        chunk: tokens whose logits exist at one time.
+        chunk: tokens whose logits training holds at one time; here it is a part of them.
         stop: asked before and between batches.
 
     Returns:
@@ -86,7 +90,10 @@ def _sum(
         labels_T = batch.labels_ABT.flatten()
         x_BTD, _ = trainable.hidden(batch.tokens_ABT[0])
         part, _ = cross_entropy_sum(
-            x_BTD.flatten(0, 1), trainable.head_weight, labels_T, chunk=chunk
+            x_BTD.flatten(0, 1),
+            trainable.head_weight,
+            labels_T,
+            chunk=held_out_chunk(chunk, len(labels_T)),
         )
         total = part.double() + total.to(part.device)
         on_host = labels_T.cpu()
@@ -100,3 +107,8 @@ def _sum(
         unigram_entropy=float(-(share * share.log()).sum()),
         tokens=int(seen),
     )
+
+
+def held_out_chunk(chunk: int, tokens: int) -> int:
+    """Tokens whose logits exist at one time in a batch of `tokens`."""
+    return max(min(chunk, tokens) // CHUNKS, 1)

@@ -147,3 +147,10 @@ def test_planning_imports_neither_torch_nor_triton():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_cudnn_is_not_chosen_for_a_single_token():
+    # it refuses one, and the plan must not name what the model refuses
+    one = resolve(lite(training__context=1), lookup("h200")).execution
+    two = resolve(lite(training__context=2), lookup("h200")).execution
+    assert (one.full_attention, two.full_attention) == ("flash", "cudnn")
