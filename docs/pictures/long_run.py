@@ -58,12 +58,13 @@ def drawing(record: Record) -> str:
     ]
     if columns["peak_reserved_bytes"][0] is not None:  # no run on a CPU
         lines = []
+        lowest = min(*columns["peak_allocated_bytes"], record["planned_allocated_bytes"])
         for kind, colour in (("reserved", ORANGE), ("allocated", BLUE)):
             planned = record[f"planned_{kind}_bytes"] / GIB
             ends = [(0.0, planned), (minutes[-1], planned)]
             lines.append(line(kind, f"peak_{kind}_bytes", colour, unit=GIB))
             lines.append(Line(f"{kind}, planned", colour, ends, "6 4"))
-        panels.append(Panel("Peak memory so far, GiB", lines, 0, "minutes", marks))
+        panels.append(Panel("Peak memory so far, GiB", lines, lowest // GIB, "minutes", marks))
     return picture(panels)
 
 
