@@ -52,6 +52,18 @@ ATTENTION_HEAVY = {
 """Little but attention, so that its moments make the peak."""
 
 
+WIDE_ATTENTION = {
+    "model__d_model": 64,
+    "model__attention": {
+        "heads": 16,
+        "kv_heads": 2,
+        "head_dim": 96,
+        "pattern": ["full"],
+        "sinks": False,
+        "rope": {"full_layers_rotary": 0.75},
+    },
+    "model__moe": {"experts": 4, "top_k": 1, "d_ff": 32},
+}
 FEW_HEADS = {"heads": 2, "kv_heads": 1, "head_dim": 64, "window": 128}
 
 
@@ -110,6 +122,8 @@ def compare(spec, target):
                 "model__moe__dispatch": "stacked",
             },
         ),
+        # wide attention without sinks: the rotation leads the forward
+        ("h200", WIDE_ATTENTION),
         # untied and summed up: the head's gradient is there twice when the backward begins
         (
             "h200",
@@ -225,6 +239,10 @@ def test_the_chunk_of_queries_is_the_models():
         ("cpu", {"training__precision": "fp32", "inference__context": 3000}),
         ("cpu", {"training__precision": "fp32", "inference__context": 900, "inference__batch": 3}),
         ("h200", {"model__attention__backend": "math", "inference__context": 4000}),
+        (
+            "h200",
+            WIDE_ATTENTION | {"inference": {"context": 1500, "batch": 4, "prefill_chunk": 256}},
+        ),
         (
             "h200",
             ATTENTION_HEAVY
