@@ -51,7 +51,6 @@ def _forward(
     for kind in kinds:
         _attention(tape, size, kind, inference.context)
     _experts(tape, size)
-    tape.touch(TEMPORARIES, (3 if size.low else 2) * size.wide)
     vocabulary = spec.model.vocab
     tape.hold("logits", inference.batch * vocabulary * size.element)
     copied = vocabulary * size.d_model * size.element if size.low else 0
@@ -105,6 +104,8 @@ def _attention(tape: Tape, size: Sizes, kind: LayerKind, context: int) -> None:
 def _experts(tape: Tape, size: Sizes) -> None:
     e, d = size.element, size.d_model
     tape.hold("layer input", size.stream)
+    # of the three norms this one has the most beside it
+    tape.touch(TEMPORARIES, (3 if size.low else 2) * size.wide)
     tape.hold("normalised input", size.stream)
     probabilities = size.tokens * size.experts * FP32
     if size.low:

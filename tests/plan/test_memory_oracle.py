@@ -243,6 +243,15 @@ def test_the_chunk_of_queries_is_the_models():
             "h200",
             WIDE_ATTENTION | {"inference": {"context": 1500, "batch": 4, "prefill_chunk": 256}},
         ),
+        # thin experts and few heads: the norms lead
+        (
+            "h200",
+            {
+                "model__attention": {"heads": 4, "kv_heads": 1, "head_dim": 8, "window": 256},
+                "model__moe": {"experts": 1, "top_k": 1, "d_ff": 64, "dispatch": "triton_grouped"},
+                "inference": {"context": 700, "batch": 4, "prefill_chunk": 300},
+            },
+        ),
         (
             "h200",
             ATTENTION_HEAVY
