@@ -117,9 +117,7 @@ class _Step:
             kind: _layer_tapes(size, kind, self.fresh, scratch)
             for kind in dict.fromkeys(self.kinds)
         }
-        self.tables = {
-            kind: 2 * size.length * (size.rotary[kind] // 2) * FP32 for kind in self.layers
-        }
+        self.tables = dict.fromkeys(self.layers, 2 * size.length * size.head_dim * FP32)
         self.held = self._held(execution)
 
     def sums(self) -> tuple[Sum, ...]:
@@ -189,13 +187,8 @@ class _Step:
         chunk = min(training.loss_chunk, size.tokens)
         logits = chunk * self.vocab
         tape.hold("logits of a chunk", logits * size.element)
-        if size.fused:
-            tape.touch("gradient of the logits", logits * size.element)
-            return tape
-        wide = "log-probabilities of a chunk"
-        tape.touch(wide, (2 if size.low else 1) * logits * FP32)
-        if size.low:
-            tape.touch(wide, logits * (FP32 + size.element))
+        if not size.fused:
+            tape.touch("fp32 copy of the logits", logits * FP32)
         return tape
 
     def _backward(self, forward: dict[LayerKind, Tape], kept: list[int]) -> Sum:

@@ -2,7 +2,8 @@
 
 The `[tokens, vocab]` logits never exist: a chunk's logits, its loss and its part of both
 gradients are computed together and freed before the next chunk. Gradients are therefore made
-in the forward pass; the backward only scales them.
+in the forward pass; the backward only scales them. A chunk's logits are read twice, once for
+their log-sum-exp and once to write their gradient over them.
 
 Dimensions: T tokens, C tokens of one chunk, D model width, V vocabulary.
 """
@@ -20,7 +21,7 @@ from torch.autograd.function import once_differentiable
 IGNORE = -100
 """Label of a position that has no target."""
 
-ChunkTerms = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
+Function = Callable[..., Any]
 
 
 def linear_cross_entropy(
@@ -57,7 +58,7 @@ def linear_cross_entropy(
     if scale is None:
         scale = torch.ones((), dtype=torch.float32, device=x_TD.device)
     apply = cast("Callable[..., tuple[Tensor, Tensor]]", _LinearCrossEntropy.apply)
-    objective, nll = apply(x_TD, weight_VD, label_T, scale, chunk, z_loss, _chunk_terms(compiled))
+    objective, nll = apply(x_TD, weight_VD, label_T, scale, chunk, z_loss, compiled)
     return objective, nll
 
 
@@ -92,7 +93,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         scale: Tensor,
         chunk: int,
         z_loss: float,
-        terms: ChunkTerms,
+        compiled: bool,
     ) -> tuple[Tensor, Tensor]:
         needs_dx, needs_dw = ctx.needs_input_grad[:2]
         w_VD = weight_VD.to(x_TD.dtype)
@@ -102,11 +103,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         nll = torch.zeros_like(objective)
         for start in range(0, x_TD.shape[0], chunk):
             x_CD = x_TD[start : start + chunk]
-            logits_CV = x_CD @ w_VD.T
-            part, part_nll, dlogits_CV = terms(
-                logits_CV, label_T[start : start + chunk], scale, z_loss
-            )
-            del logits_CV
+            dlogits_CV = x_CD @ w_VD.T  # the logits, until their gradient is written over them
+            label_C = label_T[start : start + chunk]
+            part, part_nll = _differentiate(dlogits_CV, label_C, scale, z_loss, compiled)
             objective += part
             nll += part_nll
             if dx_TD is not None:
@@ -138,31 +137,61 @@ def _add_product(total_VD: Tensor, a_VC: Tensor, b_CD: Tensor) -> None:
         total_VD.add_(a_VC @ b_CD)
 
 
-def _terms(
+def _differentiate(
+    logits_CV: Tensor, label_C: Tensor, scale: Tensor, z_loss: float, compiled: bool
+) -> tuple[Tensor, Tensor]:
+    """Write d objective / d logits of a chunk over its logits; softmax in fp32.
+
+    Returns:
+        Objective and cross-entropy.
+    """
+    objective, nll, lse_C1, slope_C1, index_C1, dlabel_C1 = _run(_statistics, compiled)(
+        logits_CV, label_C, scale, z_loss
+    )
+    _run(_write_softmax, compiled)(logits_CV, lse_C1, slope_C1)
+    logits_CV.scatter_(1, index_C1, dlabel_C1)
+    return objective, nll
+
+
+def _statistics(
     logits_CV: Tensor, label_C: Tensor, scale: Tensor, z_loss: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Objective, cross-entropy and d objective / d logits of one chunk; softmax in fp32."""
+) -> tuple[Tensor, ...]:
+    """Whatever has one number a row or less.
+
+    Returns:
+        Objective; cross-entropy; log-sum-exp of each row and d objective / d of it, fp32; the
+        label, or 0 where there is none, and d objective / d of its logit.
+    """
     valid_C = label_C != IGNORE
     index_C1 = torch.where(valid_C, label_C, 0)[:, None]
-    logp_CV = torch.log_softmax(logits_CV, dim=-1, dtype=torch.float32)
-    logp_C1 = logp_CV.gather(1, index_C1)
+    # in this form torch.compile reads the logits once
+    wide_CV = _wide_copy(logits_CV)
+    max_C1 = wide_CV.amax(dim=-1, keepdim=True)
+    sum_C1 = wide_CV.sub_(max_C1).exp_().sum(dim=-1, keepdim=True)
+    lse_C1 = max_C1 + sum_C1.log()
+    logp_C1 = logits_CV.gather(1, index_C1).float() - lse_C1
     nll = torch.where(valid_C, -logp_C1[:, 0], 0.0).sum()
     objective = nll
     scale_C1 = torch.where(valid_C, scale, 0.0)[:, None]
-    slope_C1 = scale_C1  # d objective / d lse
+    slope_C1 = scale_C1
     if z_loss:
-        # log p = logit − lse, so the lse is already there
-        lse_C1 = logits_CV.gather(1, index_C1).float() - logp_C1
         objective = nll + z_loss * torch.where(valid_C, lse_C1[:, 0], 0.0).square().sum()
         slope_C1 = scale_C1 * (1 + 2 * z_loss * lse_C1)
-    # p − 1 is formed in fp32 and written over p's entry: subtracting 1 from an already
-    # rounded p would lose most of its bits where p is near 1.
-    dlabel_C1 = logp_C1.exp() * slope_C1 - scale_C1
-    dlogits_CV = logp_CV.exp_().mul_(slope_C1).to(logits_CV.dtype)
-    dlogits_CV.scatter_(1, index_C1, dlabel_C1.to(logits_CV.dtype))
-    return objective * scale, nll, dlogits_CV
+    # p − 1 is formed in fp32: subtracting 1 from an already rounded p would lose most of its bits
+    # where p is near 1.
+    dlabel_C1 = (logp_C1.exp() * slope_C1 - scale_C1).to(logits_CV.dtype)
+    return objective * scale, nll, lse_C1, slope_C1, index_C1, dlabel_C1
+
+
+def _write_softmax(logits_CV: Tensor, lse_C1: Tensor, slope_C1: Tensor) -> None:
+    """Write slope · softmax over the logits."""
+    logits_CV.copy_(_wide_copy(logits_CV).sub_(lse_C1).exp_().mul_(slope_C1))
+
+
+def _wide_copy(logits_CV: Tensor) -> Tensor:
+    return logits_CV.to(torch.float32, copy=True)
 
 
 @functools.cache
-def _chunk_terms(compiled: bool) -> ChunkTerms:
-    return cast(ChunkTerms, torch.compile(_terms, dynamic=False)) if compiled else _terms
+def _run(function: Function, compiled: bool) -> Function:
+    return torch.compile(function, dynamic=False) if compiled else function

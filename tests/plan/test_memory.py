@@ -49,7 +49,7 @@ def test_logits_exist_for_one_chunk_only():
     wide = {"model__vocab": 201_088, "training__context": 8192, "training__micro_batch": 1}
     large = moment(training(**wide, training__loss_chunk=4096), "loss")
     small = moment(training(**wide, training__loss_chunk=256), "loss")
-    per_token = 201_088 * (2 + 4 + 4)  # bf16 logits, their fp32 copy and log-probabilities
+    per_token = 201_088 * (2 + 4)  # bf16 logits and their fp32 copy
     assert large.allocated_bytes - small.allocated_bytes == (4096 - 256) * per_token
 
 
