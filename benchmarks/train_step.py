@@ -156,7 +156,7 @@ def measure(row: Row, plan: Plan, options: argparse.Namespace, *, check: bool) -
     return found
 
 
-def ours(plan: Plan, batch: StepBatch, exact: step_check.Result | None, found: Found) -> Step:
+def ours(plan: Plan, batch: StepBatch, exact: step_check.Exact | None, found: Found) -> Step:
     """A step of this project's trainer; with `exact`, its model is compared with it first."""
     training = plan.spec.training
     assert training is not None

@@ -29,6 +29,18 @@ def test_the_right_model_passes_the_check(plan, batch):
     assert abs(found["loss_difference"]) < 1e-5
 
 
+def test_rounding_is_allowed_what_it_costs_the_plain_model(plan, batch):
+    low = plan.model_copy(
+        update={"execution": plan.execution.model_copy(update={"precision": "bf16"})}
+    )
+    exact = step_check.plain_result(low, batch)
+    assert 1e-3 < exact.error < 0.1
+    model = build(plan).bfloat16()
+    assert step_check.compare(model, batch, exact)["hidden_error"] > 1e-3
+    with pytest.raises(ValueError, match="not timed"):
+        step_check.compare(model, batch, step_check.plain_result(plan, batch))
+
+
 def test_a_wrong_model_is_not_timed(plan, batch):
     exact = step_check.plain_result(plan, batch)
     model = build(plan)
