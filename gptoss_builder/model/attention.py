@@ -14,7 +14,7 @@ from gptoss_builder.errors import DeviceError, InputError
 from gptoss_builder.model.attention_fused import attend_cudnn, attend_flash
 from gptoss_builder.model.attention_math import attend_math
 from gptoss_builder.model.cache import LayerCache
-from gptoss_builder.model.rope import RopeTable, rotate, rotate_qkv
+from gptoss_builder.model.rope import RopeTable, rotate
 from gptoss_builder.plan.schema import AttentionKernel, Plan
 from gptoss_builder.spec.schema import LayerKind
 
@@ -64,11 +64,12 @@ class Attention(nn.Module):
         heads, kv_heads = self.heads, self.kv_heads
         qkv_BTX = F.linear(x_BTD, self.wqkv.to(x_BTD.dtype))
         qkv_BTNd = qkv_BTX.view(*x_BTD.shape[:2], heads + 2 * kv_heads, self.head_dim)
+        qk_BTNd, v_BTKd = qkv_BTNd.split_with_sizes([heads + kv_heads, kv_heads], dim=2)
+        q_BTHd, k_BTKd = rotate(qk_BTNd, table).split_with_sizes([heads, kv_heads], dim=2)
         if cache is None:
-            out_BTHd = self._attend(*rotate_qkv(qkv_BTNd, table, heads, kv_heads))
+            # The backward keeps the values; as a view they would keep all of qkv alive.
+            out_BTHd = self._attend(q_BTHd, k_BTKd, v_BTKd.contiguous())
         else:
-            qk_BTNd, v_BTKd = qkv_BTNd.split_with_sizes([heads + kv_heads, kv_heads], dim=2)
-            q_BTHd, k_BTKd = rotate(qk_BTNd, table).split_with_sizes([heads, kv_heads], dim=2)
             out_BTHd = self._attend_cached(q_BTHd, *cache.extend(k_BTKd, v_BTKd))
         return F.linear(out_BTHd.flatten(2), self.wo.to(x_BTD.dtype))
 

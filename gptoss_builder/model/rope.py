@@ -9,19 +9,16 @@ is computed as for a head of r dimensions; the other d − r are untouched, by t
 The tables are computed from the spec at every forward pass, once for all layers of a kind:
 there is no buffer to leave uninitialised, to cast, or to save.
 
-Legend: B sequences, T positions, H query heads, K key/value heads, N heads, d head width,
-r rotated dimensions.
+Legend: T positions, N heads, d head width, r rotated dimensions, h = r/2.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from gptoss_builder.errors import InputError
 from gptoss_builder.model.norm import wide_dtype
@@ -29,14 +26,10 @@ from gptoss_builder.spec.schema import AttentionSpec, LayerKind, YarnSpec
 
 
 class RopeTable(NamedTuple):
-    """Rotation of some positions: `x · cos + x[partner] · sin`, YaRN's magnitude included."""
+    """Cosines and sines of some positions, YaRN's magnitude included."""
 
-    cos_Td: Tensor
-    """1 where a dimension stays."""
-    sin_Td: Tensor
-    """Negative for the first half of the rotated dimensions; 0 where a dimension stays."""
-    partner_d: Tensor
-    """The dimension that each one turns with, int64; its own where it stays."""
+    cos_Th: Tensor
+    sin_Th: Tensor
 
 
 def rotary_dims(attention: AttentionSpec, kind: LayerKind) -> int:
@@ -113,69 +106,27 @@ def rope_table(
     """Table of positions `start … start + length − 1` for a layer of this kind.
 
     Angles are taken in fp64, because an fp32 product of a position near 131,072 is off by
-    thousandths of a radian; cosines and sines, [T, d], are fp32 or the wider of it and `dtype`.
+    thousandths of a radian; the result, [T, r/2], is fp32 or the wider of it and `dtype`.
     """
-    rope, dims = attention.rope, rotary_dims(attention, kind)
-    frequency_r = frequencies(rope.theta, rope.yarn, dims, device).repeat(2)
+    rope = attention.rope
+    frequency_h = frequencies(rope.theta, rope.yarn, rotary_dims(attention, kind), device)
     position_T = torch.arange(start, start + length, dtype=torch.float64, device=device)
-    angle_Tr = position_T[:, None] * frequency_r
-    magnitude, wide = yarn_magnitude(rope.yarn), wide_dtype(dtype)
-    stay = attention.head_dim - dims
-    sin_Tr = angle_Tr.sin() * magnitude
-    sin_Tr[:, : dims // 2] *= -1
-    index_d = torch.arange(attention.head_dim, device=device)
-    partner_r = index_d[:dims].roll(dims // 2)
-    return RopeTable(
-        F.pad((angle_Tr.cos() * magnitude).to(wide), (0, stay), value=1.0),
-        F.pad(sin_Tr.to(wide), (0, stay)),
-        torch.cat([partner_r, index_d[dims:]]),
+    angle_Th = position_T[:, None] * frequency_h
+    magnitude = yarn_magnitude(rope.yarn)
+    wide = wide_dtype(dtype)
+    return RopeTable((angle_Th.cos() * magnitude).to(wide), (angle_Th.sin() * magnitude).to(wide))
+
+
+def rotate(x_BTNd: Tensor, table: RopeTable) -> Tensor:
+    """Rotate the first r = 2·h dimensions of each head; same shape and dtype as `x`."""
+    half = table.cos_Th.shape[-1]
+    cos_T1h, sin_T1h = table.cos_Th[:, None], table.sin_Th[:, None]
+    wide = table.cos_Th.dtype
+    first_h = x_BTNd[..., :half].to(wide)
+    second_h = x_BTNd[..., half : 2 * half].to(wide)
+    turned = (
+        (first_h * cos_T1h - second_h * sin_T1h).to(x_BTNd.dtype),
+        (second_h * cos_T1h + first_h * sin_T1h).to(x_BTNd.dtype),
+        x_BTNd[..., 2 * half :],
     )
-
-
-def rotate(x_BTNd: Tensor, table: RopeTable, *, back: bool = False) -> Tensor:
-    """Rotate each head, or `back`: the transpose. Same shape and dtype as `x`."""
-    wide_BTNd = x_BTNd * table.cos_Td[:, None]
-    partner_BTNd = x_BTNd[..., table.partner_d]
-    # a dimension and its partner have opposite sines
-    wide_BTNd.addcmul_(partner_BTNd, table.sin_Td[:, None], value=-1 if back else 1)
-    del partner_BTNd  # not beside the result
-    return wide_BTNd.to(x_BTNd.dtype)
-
-
-def rotate_qkv(
-    qkv_BTNd: Tensor, table: RopeTable, heads: int, kv_heads: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotated queries [B, T, H, d] and keys [B, T, K, d], and values as they are, contiguous.
-
-    The gradient is written by hand: one pass over memory, where autograd's own takes two.
-    """
-    q_BTHd, k_BTKd, v_BTKd = _RotateQKV.apply(qkv_BTNd, *table, heads, kv_heads)  # type: ignore[no-untyped-call]  # torch
-    return q_BTHd, k_BTKd, v_BTKd
-
-
-class _RotateQKV(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        qkv_BTNd: Tensor,
-        cos_Td: Tensor,
-        sin_Td: Tensor,
-        partner_d: Tensor,
-        heads: int,
-        kv_heads: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        table = RopeTable(cos_Td, sin_Td, partner_d)
-        ctx.save_for_backward(*table)
-        qk_BTNd, v_BTKd = qkv_BTNd.split_with_sizes([heads + kv_heads, kv_heads], dim=2)
-        q_BTHd, k_BTKd = rotate(qk_BTNd, table).split_with_sizes([heads, kv_heads], dim=2)
-        # the backward of attention keeps the values; as a view they would keep all of qkv alive
-        return q_BTHd, k_BTKd, v_BTKd.contiguous()
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, dq_BTHd: Tensor, dk_BTKd: Tensor, dv_BTKd: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        table = RopeTable(*ctx.saved_tensors)
-        turned = (rotate(dq_BTHd, table, back=True), rotate(dk_BTKd, table, back=True), dv_BTKd)
-        return torch.cat(turned, dim=2), None, None, None, None, None
+    return torch.cat(turned, dim=-1)

@@ -68,7 +68,14 @@ class Layer:
         keys = size.kv_heads * size.head_dim * size.tokens * size.element
         queries = size.heads * size.head_dim * size.tokens * size.element
         tape.hold("qkv", queries + 2 * keys)
-        self._rotate(tape, "rotated queries and keys", queries + keys)
+        half, part, whole = self._rotated()
+        if size.fused:
+            tape.touch(TEMPORARIES, whole)
+        elif size.low:
+            tape.touch(TEMPORARIES, max(part + 5 * half, 2 * half + 2 * part + whole))
+        else:
+            tape.touch(TEMPORARIES, max(4 * half, 2 * half + whole))
+        tape.hold("rotated queries and keys", whole)
         tape.hold("values", keys)
         kernel_forward(tape, size, self.kind)
         tape.hold("attention projection", size.stream)
@@ -85,25 +92,28 @@ class Layer:
         tape.hold("gradient of the attention output", queries)
         self._master(tape, "gradient of a projection", d * width)
         kernel_backward(tape, size, self.kind, scratch=self.scratch, fresh=self.fresh)
+        half, _, whole = self._rotated()
+        tape.hold("gradient of q and k", whole)
+        tape.drop("gradient of q", "gradient of k")
         if not size.fused:
-            self._rotate(tape, "gradients turned back", queries)
-            self._rotate(tape, "gradients turned back", keys)
+            tape.touch(
+                TEMPORARIES,
+                max(5 * half, whole + 3 * half) if size.low else whole + 4 * half,
+            )
         tape.hold("gradient of qkv", queries + 2 * keys)
-        if not size.fused:
-            tape.drop("gradients turned back")
-        tape.drop("gradient of q", "gradient of k", "gradient of v")
+        tape.drop("gradient of q and k", "gradient of v")
         out = width + 2 * size.kv_heads * size.head_dim
         tape.hold("gradient of a projection", d * out * size.element)
         tape.hold(DX, size.stream)
         tape.drop("gradient of qkv")
         self._master(tape, "gradient of a projection", d * out)
 
-    def _rotate(self, tape: Tape, name: str, whole: int) -> None:
-        """`rope.rotate` of `whole` bytes: the products with the cosines, and the partners."""
+    def _rotated(self) -> tuple[int, int, int]:
+        """Bytes of half the rotated dimensions in fp32 and as they are, and of all q and k."""
         size = self.size
-        if not size.fused:
-            tape.touch(TEMPORARIES, whole // size.element * FP32 + whole)
-        tape.hold(name, whole)
+        heads = size.tokens * (size.heads + size.kv_heads)
+        half = heads * (size.rotary[self.kind] // 2)
+        return half * FP32, half * size.element, heads * size.head_dim * size.element
 
     def _experts_forward(self, tape: Tape) -> None:
         size = self.size

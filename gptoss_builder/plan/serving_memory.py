@@ -46,7 +46,7 @@ def _forward(
 ) -> Sum:
     size = sizes(spec, execution, inference.batch, tokens)
     kinds = tuple(dict.fromkeys(spec.layer_kinds()))
-    tables = 2 * tokens * size.head_dim * FP32 * len(kinds)
+    tables = sum(2 * tokens * (size.rotary[kind] // 2) * FP32 for kind in kinds)
     tape = Tape(held | {"rotation tables": tables, "residual stream": size.stream})
     for kind in kinds:
         _attention(tape, size, kind, inference.context)
@@ -69,8 +69,13 @@ def _attention(tape: Tape, size: Sizes, kind: LayerKind, context: int) -> None:
     tape.hold("qkv", (queries + 2 * keys) * e)
     if size.low:
         tape.touch("weights, cast", width * d * e)
+    half = size.tokens * (size.heads + size.kv_heads) * (size.rotary[kind] // 2)
     rotated = (queries + keys) * e
-    tape.touch(TEMPORARIES, (queries + keys) * FP32 + rotated)
+    if size.low:
+        part = half * e
+        tape.touch(TEMPORARIES, max(part + 5 * half * FP32, 2 * half * FP32 + 2 * part + rotated))
+    else:
+        tape.touch(TEMPORARIES, max(4 * half * FP32, 2 * half * FP32 + rotated))
     tape.hold("rotated queries and keys", rotated)
     window = size.window[kind]
     seen = context

@@ -38,6 +38,8 @@ class Sizes:
     heads: int
     kv_heads: int
     head_dim: int
+    rotary: ByKind[int]
+    """Dimensions of a head that are rotated."""
     window: ByKind[int | None]
     kernels: ByKind[AttentionKernel]
     sinks: bool
@@ -80,6 +82,9 @@ def sizes(spec: Spec, execution: Execution, batch: int, length: int) -> Sizes:
         heads=attention.heads,
         kv_heads=attention.kv_heads,
         head_dim=attention.head_dim,
+        rotary=ByKind(
+            attention.head_dim, round(attention.rope.full_layers_rotary * attention.head_dim)
+        ),
         window=ByKind(attention.window, None),
         kernels=ByKind(execution.window_attention, execution.full_attention),
         sinks=attention.sinks,

@@ -117,7 +117,9 @@ class _Step:
             kind: _layer_tapes(size, kind, self.fresh, scratch)
             for kind in dict.fromkeys(self.kinds)
         }
-        self.tables = dict.fromkeys(self.layers, 2 * size.length * size.head_dim * FP32)
+        self.tables = {
+            kind: 2 * size.length * (size.rotary[kind] // 2) * FP32 for kind in self.layers
+        }
         self.held = self._held(execution)
 
     def sums(self) -> tuple[Sum, ...]:

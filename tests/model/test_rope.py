@@ -12,7 +12,6 @@ from gptoss_builder.model.rope import (
     rope_table,
     rotary_dims,
     rotate,
-    rotate_qkv,
     yarn_magnitude,
     yarn_range,
 )
@@ -66,8 +65,8 @@ def test_attention_factor_is_taken_verbatim() -> None:
 def test_magnitude_is_on_cos_and_sin_once() -> None:
     spec = attention(64, RopeSpec(theta=150000.0, yarn=yarn()))
     table = rope_table(spec, "window", 5, 3, device=CPU, dtype=torch.float64)
-    radius_Td = (table.cos_Td.square() + table.sin_Td.square()).sqrt()
-    assert_close(radius_Td, torch.full_like(radius_Td, yarn_magnitude(yarn())))
+    radius_Th = (table.cos_Th.square() + table.sin_Th.square()).sqrt()
+    assert_close(radius_Th, torch.full_like(radius_Th, yarn_magnitude(yarn())))
 
 
 def test_frequencies_ramp_from_plain_to_interpolated() -> None:
@@ -102,8 +101,7 @@ def test_partial_rotation_leaves_the_rest_and_has_frequencies_over_its_own_dims(
     alone = rope_table(whole, "window", 0, 5, device=CPU, dtype=torch.float64)
     assert torch.equal(y_BTNd[..., 12:], x_BTNd[..., 12:])
     assert_close(y_BTNd[..., :12], rotate(x_BTNd[..., :12], alone))
-    window = rope_table(part, "window", 0, 5, device=CPU, dtype=torch.float64)
-    assert (rotate(x_BTNd, window)[:, 1:, :, 12:] != x_BTNd[:, 1:, :, 12:]).all()
+    assert rope_table(part, "window", 0, 5, device=CPU, dtype=torch.float64).cos_Th.shape[1] == 8
 
 
 @pytest.mark.parametrize(("head_dim", "part"), [(16, 0.7), (16, 0.05), (24, 0.375)])
@@ -135,25 +133,13 @@ def test_scores_depend_on_distance_only() -> None:
 def test_angles_far_out_are_as_exact_as_fp32_can_hold_them() -> None:
     spec = attention(64, RopeSpec(theta=150000.0))
     table = rope_table(spec, "full", 131071, 1, device=CPU, dtype=torch.bfloat16)
-    assert table.cos_Td.dtype == torch.float32
+    assert table.cos_Th.dtype == torch.float32
     for i in (0, 1, 9, 31):
         exact = math.cos(131071 * 150000.0 ** (-2 * i / 64))
-        assert table.cos_Td[0, i].item() == pytest.approx(exact, abs=1e-7)
+        assert table.cos_Th[0, i].item() == pytest.approx(exact, abs=1e-7)
 
 
 def test_dtype_of_the_input_stays() -> None:
     spec = attention(16, RopeSpec())
     table = rope_table(spec, "full", 0, 3, device=CPU, dtype=torch.bfloat16)
     assert rotate(torch.randn(1, 3, 2, 16).bfloat16(), table).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("kind", ["window", "full"])
-def test_queries_and_keys_are_rotated_values_are_not_and_gradients_are_right(kind: str) -> None:
-    spec = attention(8, RopeSpec(theta=100.0, yarn=yarn(8.0, 64), full_layers_rotary=0.75))
-    table = rope_table(spec, kind, 3, 5, device=CPU, dtype=torch.float64)
-    qkv_BTNd = torch.randn(2, 5, 4 + 2 * 2, 8, dtype=torch.float64, requires_grad=True)
-    q_BTHd, k_BTKd, v_BTKd = rotate_qkv(qkv_BTNd, table, 4, 2)
-    assert torch.equal(q_BTHd, rotate(qkv_BTNd[:, :, :4], table))
-    assert torch.equal(k_BTKd, rotate(qkv_BTNd[:, :, 4:6], table))
-    assert torch.equal(v_BTKd, qkv_BTNd[:, :, 6:])
-    assert torch.autograd.gradcheck(lambda x: rotate_qkv(x, table, 4, 2), (qkv_BTNd,))
