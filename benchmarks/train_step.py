@@ -42,6 +42,7 @@ from gptoss_builder.errors import GptossError
 from gptoss_builder.model.build import build
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.targets import lookup
+from gptoss_builder.train.allocator import use_expandable_segments
 from gptoss_builder.train.data import StepBatch
 from gptoss_builder.train.guard import NanGuard
 from gptoss_builder.train.step import Stepper
@@ -62,6 +63,7 @@ def main() -> int:
     if options.out is not None and not options.out.parent.is_dir():
         parser.error(f"--out: there is no folder {options.out.parent}")
     require_gpu()
+    use_expandable_segments()  # as the trainer does: the plan's reserved bytes are for them
     record: Found = {"machine": machine(), "dense_tflops": dense_tflops(), "rows": []}
     print(", ".join(record["machine"].values()), end=", ")
     print(f"dense bf16 product of {DENSE_SIZE}³: {record['dense_tflops']:.0f} TFLOP/s")

@@ -159,7 +159,9 @@ class Step:
         qkv = query + 2 * attention.kv_heads * attention.head_dim
         sinks = 2 * query if attention.sinks else 0
         norms = forwards * (10 * d_model + 2 * qkv + sinks)
-        norms += self.layers * (15 * d_model + 2 * qkv + sinks) + 5 * d_model
+        # the gradients of q and k go through memory twice on their way to that of qkv
+        turned = 4 * (query + attention.kv_heads * attention.head_dim)
+        norms += self.layers * (15 * d_model + 2 * qkv + turned + sinks) + 5 * d_model
         logits = 3 * model.vocab * self.element
         weights = self.training.accumulate * table
         router = 3 * d_model * self.element + 36 * moe.experts + 128 * moe.top_k

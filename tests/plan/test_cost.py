@@ -127,7 +127,8 @@ def test_bytes_outside_the_experts_are_those_of_the_passes():
     parts = items(cost())
     # norms 2 + 3, residuals 5; rotation and values; sinks: then the same backward
     forward = 10 * d_model + 2 * qkv + 2 * query
-    backward = 15 * d_model + 2 * qkv + 2 * query
+    # gradients of q and k: written turned, in halves that are added up, then into those of qkv
+    backward = 15 * d_model + 2 * qkv + 4 * (query + 384) + 2 * query
     last = 5 * d_model
     norms = 2 * tokens * (12 * (forward + backward) + last)
     assert parts["norms, residuals, rotation"].bytes == norms
