@@ -41,6 +41,9 @@ def _main(options: argparse.Namespace) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            # the compiler's remarks on its own choices: nothing that a user could act on, and one
+            # advises what would make fp32 inexact
+            warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
             return _run(options, console)
     except GptossError as error:
         print(f"gptoss-train: {error}", file=sys.stderr)

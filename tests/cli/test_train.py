@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,24 @@ def test_ctrl_c_before_the_first_step_leaves_without_a_traceback(
     monkeypatch.setattr(cli, "read_build", interrupted)
     assert cli.main([str(build)]) == 130
     assert capsys.readouterr().err == "gptoss-train: interrupted\n"
+
+
+@pytest.mark.filterwarnings("default")
+def test_remarks_of_the_compiler_are_not_shown_but_warnings_are(
+    build: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = cli.read_build
+
+    def remarking(path: Path) -> Any:
+        for module in ("torch._inductor.lowering", "gptoss_builder.train.checkpoint"):
+            warnings.warn_explicit(f"from {module}", UserWarning, "file.py", 1, module=module)
+        return inner(path)
+
+    monkeypatch.setattr(cli, "read_build", remarking)
+    assert cli.main([str(build), "--stop-after", "1", "--sample", "0"]) == 0
+    error = capsys.readouterr().err
+    assert "warning: from gptoss_builder.train.checkpoint" in error
+    assert "torch._inductor" not in error
 
 
 @pytest.mark.filterwarnings("default")
