@@ -1,7 +1,7 @@
 """Predicted and measured peak memory of training steps on the GPU at hand.
 
     python -m benchmarks.memory --target h200 --jobs 8 --out memory.json
-    python -m benchmarks.memory --only lite periods
+    python -m benchmarks.memory --only eager "period 1" "micro-batch 2"
 
 Each spec is planned, built and trained for a few steps on random tokens in a process of its own
 (`benchmarks.memory_row`), and what torch's allocator had allocated and reserved at most is
@@ -24,8 +24,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.arguments import new_file, positive
 from benchmarks.memory_row import ALLOCATORS
 from benchmarks.memory_specs import GROUPS, SPECS, spec_of
+from gptoss_builder.errors import GptossError
 from gptoss_builder.files import write_text
 from gptoss_builder.pipeline import make_plan
 
@@ -46,16 +48,24 @@ class Job(NamedTuple):
 
 
 def main() -> int:
-    """Read the arguments, measure and print each row; 1 if one has no measurement."""
-    options = _parser().parse_args()
+    """Read the arguments, measure and print each row.
+
+    Returns:
+        The exit code: 1 if a row has no measurement, 2 for bad input or a card that is not there.
+    """
+    parser = _parser()
+    options = parser.parse_args()
     compilers = max((os.cpu_count() or 1) // options.jobs, 1)  # of each process
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(compilers))
-    names = [name for group in options.only for name in GROUPS[group]]
-    jobs = [Job(name, planned_bytes(name, options.target)) for name in names]
+    names = [name for only in options.only for name in GROUPS.get(only, [only])]
+    try:
+        jobs = [Job(name, planned_bytes(name, options.target)) for name in names]
+    except GptossError as error:
+        parser.error(f"--target: {error}")
     facts = run_child(child(options, None), "the card")
     if "failed" in facts:
         print(facts["failed"], file=sys.stderr)
-        return 1
+        return 2
     facts |= {"allocator": options.allocator}
     print(facts)
     print(
@@ -79,7 +89,12 @@ def main() -> int:
 
 
 def planned_bytes(name: str, target: str) -> int:
-    """Memory of the card that a spec's process is planned to take."""
+    """Memory of the card that a spec's process is planned to take.
+
+    Raises:
+        SpecError: the spec is not legal on the target, or does not fit it.
+        TargetError: the target is not in the table.
+    """
     estimate = make_plan(spec_of(name, SPECS[name]), target=target).memory.training
     assert estimate is not None
     return estimate.total_bytes
@@ -169,19 +184,21 @@ def summarize(rows: Iterable[Row]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Compare predicted and measured peak memory.")
     add = parser.add_argument
-    add("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS), help="default: all")
+    names = [*GROUPS, *SPECS]
+    add(
+        "--only",
+        nargs="+",
+        choices=names,
+        default=list(GROUPS),
+        metavar="NAME",
+        help=f"groups ({', '.join(GROUPS)}; default: all) or specs of benchmarks/memory_specs.py",
+    )
     add("--target", default="h200")
-    add("--steps", type=_count, default=3, help="steps; the last is measured (default: 3)")
-    add("--jobs", type=_count, default=1, help="processes at once (default: 1)")
+    add("--steps", type=positive, default=3, help="steps; the last is measured (default: 3)")
+    add("--jobs", type=positive, default=1, help="processes at once (default: 1)")
     add("--allocator", choices=list(ALLOCATORS), default="expandable")
-    add("--out", type=Path, help="write the rows as JSON")
+    add("--out", type=new_file, help="write the rows as JSON")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
-    return int(text)
 
 
 if __name__ == "__main__":
