@@ -18,6 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from benchmarks.arguments import positive
 from gptoss_builder.model.attention_fused import attend_cudnn, attend_flash
 from gptoss_builder.model.attention_math import attend_math
 
@@ -38,7 +39,7 @@ def main() -> None:
         ("window", 128),
         ("repeat", 30),
     ):
-        parser.add_argument(f"--{name}", type=int, default=value)
+        parser.add_argument(f"--{name}", type=positive, default=value)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("no CUDA GPU here: nothing to time")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from benchmarks.arguments import new_file, positive
 from benchmarks.measure import machine, write_json
 
 T = TypeVar("T")
@@ -76,12 +77,12 @@ def parser(description: str) -> argparse.ArgumentParser:
     )
     for name in ("tokens", "top_k", "experts", "d_model", "d_ff"):
         flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=_positive, help=f"default: {getattr(own, name)}")
+        parser.add_argument(flag, type=positive, help=f"default: {getattr(own, name)}")
     parser.add_argument("--load", choices=LOADS, help=f"default: {own.load}")
     parser.add_argument(
-        "--repeat", type=_positive, default=200, help="milliseconds of a measurement; default: 200"
+        "--repeat", type=positive, default=200, help="milliseconds of a measurement; default: 200"
     )
-    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=new_file, help="JSON file for the figures")
     return parser
 
 
@@ -137,9 +138,3 @@ def clean() -> None:
     torch._dynamo.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
-    return int(text)

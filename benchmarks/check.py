@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.arguments import positive
+
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "docs" / "spec.schema.json"
 
@@ -25,8 +27,8 @@ SCHEMA = ROOT / "docs" / "spec.schema.json"
 def main() -> int:
     """Check both tools, time them, print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--specs", type=int, default=200)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--specs", type=positive, default=200)
+    parser.add_argument("--repeat", type=positive, default=5)
     parser.add_argument("--check-jsonschema", default=shutil.which("check-jsonschema"))
     options = parser.parse_args()
     if options.check_jsonschema is None:

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.arguments import new_file, positive
 from benchmarks.measure import machine
 from gptoss_builder.errors import GptossError, InputError
 from gptoss_builder.files import write_text
@@ -222,15 +223,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--data", type=Path, required=True, help="text or token shards")
     add("--tokenizer", default="bytes", help="bytes (default) or a tokenizer.json")
     add("--target", default="h200", help="a card or cpu (default: h200)")
-    add("--seeds", type=int, default=5, help="default: 5")
-    add("--steps", type=int, default=200, help="default: 200")
-    add("--window", type=int, default=20, help="steps of an average (default: 20)")
-    add("--layers", type=int, default=4)
-    add("--d-model", type=int, default=256)
-    add("--context", type=int, default=512)
-    add("--micro-batch", type=int, default=8)
+    add("--seeds", type=positive, default=5, help="default: 5")
+    add("--steps", type=positive, default=200, help="default: 200")
+    add("--window", type=positive, default=20, help="steps of an average (default: 20)")
+    add("--layers", type=positive, default=4)
+    add("--d-model", type=positive, default=256)
+    add("--context", type=positive, default=512)
+    add("--micro-batch", type=positive, default=8)
     add("--lr", type=float, default=1e-3)
-    add("--out", type=Path, metavar="JSON")
+    add("--out", type=new_file, metavar="JSON")
     return parser
 
 

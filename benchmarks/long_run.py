@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.arguments import new_file, positive
 from benchmarks.long_run_record import read_lines, record
 from gptoss_builder.errors import GptossError, InputError
 from gptoss_builder.files import write_text
@@ -166,10 +167,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="A long run in parts, judged.")
     commands = parser.add_subparsers(dest="command", required=True)
     add = commands.add_parser("spec", help="write the spec of the run").add_argument
-    add("out", type=Path)
+    add("out", type=new_file)
     add("--data", type=Path, required=True, metavar="SHARDS")
     add("--tokenizer", type=Path, required=True, metavar="JSON")
-    add("--steps", type=int, required=True)
+    add("--steps", type=positive, required=True)
     add = commands.add_parser("part", help="train for a while").add_argument
     add("build", type=Path, metavar="BUILD_DIR")
     add("--run", type=Path, required=True, metavar="DIR")
@@ -179,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     add = commands.add_parser("record", help="judge the run and write its record").add_argument
     add("build", type=Path, metavar="BUILD_DIR")
     add("--run", type=Path, required=True, metavar="DIR")
-    add("--out", type=Path, required=True, metavar="JSON")
+    add("--out", type=new_file, required=True, metavar="JSON")
     return parser
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -14,11 +13,14 @@ import torch
 import triton
 from torch import Tensor
 
+from gptoss_builder.files import write_text
+
 
 def require_gpu() -> None:
-    """Leave with a message where there is nothing to time."""
+    """Leave with a message and exit code 2 where there is nothing to time."""
     if not torch.cuda.is_available():
-        sys.exit("this times kernels on a GPU, and no CUDA GPU is available here")
+        print("this times kernels on a GPU, and no CUDA GPU is available here", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def milliseconds(run: Callable[[], Any], *, repeat: int = 200) -> float:
@@ -114,6 +116,4 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file through a temporary name."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, json.dumps(content, indent=1) + "\n")

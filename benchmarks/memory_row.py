@@ -13,6 +13,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.arguments import positive
 from benchmarks.memory_specs import SPECS, spec_of
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("name", nargs="?", choices=list(SPECS), metavar="SPEC", help="default: the card alone")
     add("--target", default="h200")
-    add("--steps", type=int, default=3, help="steps; the last is measured (default: 3)")
+    add("--steps", type=positive, default=3, help="steps; the last is measured (default: 3)")
     add("--allocator", choices=list(ALLOCATORS), default="expandable")
     add("--alone", action="store_true", help="measure the CUDA context too")
     return parser

@@ -29,18 +29,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from benchmarks import hugging_face, step_check, step_profile, step_table
+from benchmarks.arguments import new_file, positive
 from benchmarks.measure import machine, milliseconds, require_gpu, write_json
 from benchmarks.step_rows import DEFAULT_ROWS, Row, parse_row, plan_of
 from benchmarks.step_table import Found
 from gptoss_builder.errors import GptossError
 from gptoss_builder.model.build import build
 from gptoss_builder.plan.schema import Plan
+from gptoss_builder.spec.schema import Dispatch
 from gptoss_builder.targets import lookup
 from gptoss_builder.train.allocator import use_expandable_segments
 from gptoss_builder.train.data import StepBatch
@@ -59,9 +61,7 @@ def main() -> int:
     try:
         lookup(options.target)
     except GptossError as error:
-        parser.error(str(error))
-    if options.out is not None and not options.out.parent.is_dir():
-        parser.error(f"--out: there is no folder {options.out.parent}")
+        parser.error(f"--target: {error}")
     require_gpu()
     use_expandable_segments()  # as the trainer does: the plan's reserved bytes are for them
     record: Found = {"machine": machine(), "dense_tflops": dense_tflops(), "rows": []}
@@ -237,11 +237,11 @@ def _parser() -> argparse.ArgumentParser:
     default = [parse_row(name) for name in DEFAULT_ROWS]
     add("--rows", nargs="+", type=parse_row, default=default, metavar="ROW", help="see the module")
     add("--target", default="h200", help="the card at hand (default: h200)")
-    add("--dispatch", help="in place of the specs' own")
-    add("--steps", type=int, default=20, help="timed steps a row (default: 20)")
+    add("--dispatch", choices=get_args(Dispatch), help="in place of the specs' own")
+    add("--steps", type=positive, default=20, help="timed steps a row (default: 20)")
     add("--no-compile", action="store_true")
     add("--profile", action="store_true", help="milliseconds by component below each row")
-    add("--out", type=Path, help="JSON file of all figures, rewritten after each row")
+    add("--out", type=new_file, help="JSON file of all figures, rewritten after each row")
     return parser
 
 

@@ -18,7 +18,12 @@ from gptoss_builder.plan.schema import Execution, Plan
 from gptoss_builder.spec.schema import MoESpec
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ("attention", "check", "memory", "moe_layer", "w1w3")
+SCRIPTS = ("attention", "check", "curves", "long_run", "memory", "moe_layer", "train_step", "w1w3")
+
+
+def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"benchmarks.{script}", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def _chosen(*arguments: str) -> list[Case]:
@@ -40,6 +45,8 @@ def test_all_cases_or_one_of_ones_own():
         ["--cases", "none"],
         ["--tokens", "0"],
         ["--top-k", "9"],
+        ["--out", "nowhere/x.json"],
+        ["--out", "."],
     ],
 )
 def test_wrong_usage_is_2(arguments, capsys):
@@ -47,6 +54,15 @@ def test_wrong_usage_is_2(arguments, capsys):
         _chosen(*arguments)
     assert caught.value.code == 2
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+@pytest.mark.parametrize("script", ["moe_layer", "train_step", "w1w3"])
+def test_without_a_gpu_there_is_one_line_and_exit_code_2(script):
+    done = _run(script)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("this times kernels on a GPU, and no CUDA GPU")
+    assert done.stderr.count("\n") == 1
 
 
 def test_every_named_case_of_the_layer_is_one():
@@ -159,13 +175,7 @@ def test_ratios_of_the_kernel_are_to_what_did_not_fail():
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_script_starts_as_a_module(script):
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{script}", "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run(script, "--help")
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout
 

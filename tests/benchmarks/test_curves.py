@@ -70,6 +70,14 @@ def test_steps_beyond_the_last_window_are_left_over() -> None:
     assert row["theirs"] == 1.5
 
 
+@pytest.mark.parametrize("name", ["seeds", "steps", "window", "context"])
+def test_a_size_of_nothing_is_refused(name: str, text: Path, capsys) -> None:
+    with pytest.raises(SystemExit) as left:
+        curves.main([*SMALL.split(), "--data", str(text), f"--{name}", "0"])
+    assert left.value.code == 2
+    assert f"--{name}: 0 is not a number from 1 on" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -108,9 +108,26 @@ def test_a_process_that_fails_is_a_row_that_says_why(code, reason):
 def test_without_a_gpu_there_is_one_line_and_no_row(capsys, monkeypatch, tmp_path):
     out = tmp_path / "out.json"
     monkeypatch.setattr("sys.argv", ["memory", "--only", "eager", "--out", str(out)])
-    assert memory.main() == 1
+    assert memory.main() == 2
     assert capsys.readouterr().err == "no CUDA GPU here: nothing to measure\n"
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--target", "h300"], "unknown target 'h300'"),
+        (["--target", "cpu"], "the target is cpu"),
+        (["--jobs", "0"], "0 is not a number from 1 on"),
+        (["--out", "nowhere/x.json"], "there is no folder nowhere"),
+    ],
+)
+def test_wrong_usage_is_2(words, message, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["memory", *words])
+    with pytest.raises(SystemExit) as left:
+        memory.main()
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("jobs", "alone"), [("1", True), ("8", False)])
