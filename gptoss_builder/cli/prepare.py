@@ -16,7 +16,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from gptoss_builder.cli.output import INTERRUPTED, show_what_it_can
+from gptoss_builder.cli.output import (
+    INTERRUPTED,
+    show_what_it_can,
+    unread_output_is_no_failure,
+)
 from gptoss_builder.errors import DataError, GptossError
 from gptoss_builder.files import new_directory
 from gptoss_builder.tokenizer import load_tokenizer
@@ -74,6 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 2 is bad input, 1 a failure to write."""
     options = _parser().parse_args(arguments)
     show_what_it_can()
+    with unread_output_is_no_failure():
+        return _main(options)
+
+
+def _main(options: argparse.Namespace) -> int:
     try:
         options.run(options)
     except GptossError as error:
@@ -96,9 +105,12 @@ def _stdlib(options: argparse.Namespace) -> None:
 
 def _collect(options: argparse.Namespace) -> None:
     _refuse_other(options.out, MARK)
+    out = options.out.resolve()
     for folder in options.folders:
-        if options.out.resolve().is_relative_to(folder.resolve()):
+        if out.is_relative_to(folder.resolve()):
             raise DataError(f"{options.out} lies in {folder}, from which it would be filled")
+        if folder.resolve().is_relative_to(out):
+            raise DataError(f"{folder} lies in {options.out}, which would be replaced")
     found = collect(
         options.out,
         options.folders,
@@ -113,6 +125,8 @@ def _collect(options: argparse.Namespace) -> None:
 def _bpe(options: argparse.Namespace) -> None:
     if options.out.is_dir():
         raise DataError(f"{options.out} is a folder; name the tokenizer.json to write")
+    if not options.out.parent.is_dir():
+        raise DataError(f"there is no folder {options.out.parent}; make it first")
     files = text_files(_existing(options.text))
     limit = None if options.max_mb is None else options.max_mb * 10**6
     size, learned = train_bpe(

@@ -11,8 +11,9 @@ from gptoss_builder.files import write_text
 from gptoss_builder.train.corpus import read_text
 
 END = "<|endoftext|>"
-MIN_VOCAB = 257
-"""Every byte and the end of a document."""
+MIN_VOCAB, MAX_VOCAB = 257, 2**24
+"""Every byte and the end of a document; a vocabulary that its trainer, which reserves memory for
+every id before it starts, still holds in about a gigabyte."""
 
 
 def train_bpe(
@@ -39,7 +40,7 @@ def train_bpe(
         Ids of the vocabulary, and bytes of text that it learned from.
 
     Raises:
-        InputError: `vocab` is below 257, or the `tokenizers` package is missing.
+        InputError: `vocab` is below 257 or above 2²⁴, or the `tokenizers` package is missing.
         DataError: a file cannot be read or is not UTF-8.
         OSError: `out` cannot be written.
     """
@@ -48,6 +49,8 @@ def train_bpe(
             f"a vocabulary of {vocab} does not hold all 256 bytes and {END}; give at least "
             f"{MIN_VOCAB}"
         )
+    if vocab > MAX_VOCAB:
+        raise InputError(f"a vocabulary of {vocab} is too large; give at most {MAX_VOCAB}")
     tokenizers = _backend()
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)

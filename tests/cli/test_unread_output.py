@@ -89,6 +89,7 @@ def test_a_failure_keeps_its_exit_code(tmp_path: Path) -> None:
         ("build", [SPEC, "--periods"], 0),
         ("build", ["--example", "tiny"], 0),
         ("bench", ["smoke", "--target", "cpu"], 0),
+        ("prepare", ["shards", SPEC, "out"], 0),
         ("check", [SPEC], 1),
         ("check", ["--explain", "MO001"], 1),
     ],
@@ -101,8 +102,9 @@ def test_other_commands_end_without_a_traceback(
     os.close(pipe)
     _, told = process.communicate(timeout=120)
     assert (process.returncode, told) == (code, b"")
-    if "--out" in arguments:
-        assert (tmp_path / "out" / "plan.json").is_file()
+    if "out" in arguments:
+        written = "manifest.json" if command == "prepare" else "plan.json"
+        assert (tmp_path / "out" / written).is_file()
 
 
 @pytest.mark.parametrize(("command", "code"), [("build", 0), ("check", 0), ("train", 2)])
