@@ -48,17 +48,26 @@ Check = dict[str, Any]
 
 
 def read_lines(file: Path) -> list[Line]:
-    """The objects of a JSON-lines file; none if it is not there."""
+    """The objects of a JSON-lines file; none if it is not there.
+
+    Raises:
+        InputError: a line is not JSON, such as the last one of a run that was killed.
+    """
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:
+        raise InputError(f"{file} is not JSON lines: {error}") from error
 
 
 def record(build: Path, run: Path) -> dict[str, Any]:
     """What a run came to, from its run directory and the plan that it followed.
 
     Raises:
-        InputError: there is no run, or none of at least twice `LOSS_WINDOW` steps.
+        InputError: there is no run, or none of at least twice `LOSS_WINDOW` steps; a file of it
+            is not JSON lines.
+        ArtifactError: the plan cannot be read.
     """
     from benchmarks.measure import machine
 
@@ -77,7 +86,11 @@ def record(build: Path, run: Path) -> dict[str, Any]:
 def summary(
     plan: Plan, lines: list[Line], entries: list[Line], times: list[Line]
 ) -> dict[str, Any]:
-    """The part of the record that comes from the run alone."""
+    """The part of the record that comes from the run alone.
+
+    Raises:
+        InputError: the plan has no training.
+    """
     training, estimate = plan.spec.training, plan.memory.training
     if training is None or estimate is None:
         raise InputError("the plan has no training, so there is no run to judge")
@@ -129,7 +142,9 @@ def verdict(
     differing = [text for entry in entries for text in entry["differences"]]
     check("what ran is what the plan says", "; ".join(differing) or "it is", ok=not differing)
     _check_resumes(entries, check)
-    if odd:
+    brief = sum(len(part) <= WARM for part in parts)
+    check(f"more than {WARM} steps in every part", f"{brief} have not", ok=not brief)
+    if odd or brief:
         return found
     for number, part in enumerate(parts, 1):
         _check_part(number, part, check)

@@ -155,6 +155,12 @@ def _short(lines, entries, times):
     times.pop()
 
 
+def _brief(lines, entries, times):
+    """The second part ended after one step."""
+    entries[1]["steps"] = [1500, 1501]
+    del lines[lines.index(_steps(lines, 1501, 1501)[0]) + 1 :]
+
+
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
@@ -168,6 +174,7 @@ def _short(lines, entries, times):
         (_elsewhere, "resumed where the part before ended"),
         (_other, "what ran is what the plan says"),
         (_short, "at least 15 minutes"),
+        (_brief, "more than 10 steps in every part"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -201,6 +208,10 @@ def test_the_record_is_written_and_its_verdict_is_the_exit_code(good, build: Pat
     made = json.loads(out.read_text())
     assert made["parts"] == times
     assert {"gpu", "torch", "triton", "date"} <= made.keys()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 30')
+    assert long_run.main(command) == 2
+    assert "metrics.jsonl is not JSON lines" in capsys.readouterr().err
     _worse_after(lines, entries, times)
     write()
     assert long_run.main(command) == 1
