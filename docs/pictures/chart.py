@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 WIDTH, LEFT, RIGHT = 720, 70, 24
@@ -119,8 +119,7 @@ def _panel(panel: Panel, offset: int, end: float) -> list[str]:
     return parts
 
 
-def _line(line: Line, place: object) -> list[str]:
-    assert callable(place)
+def _line(line: Line, place: Callable[[float, float], tuple[float, float]]) -> list[str]:
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in line.points:
         if y is None:

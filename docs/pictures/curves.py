@@ -8,6 +8,7 @@ the picture of the same name.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -29,6 +30,8 @@ def drawing(record: Record) -> str:
         (row["step"], row["theirs"] - row["spread"], row["theirs"] + row["spread"]) for row in rows
     ]
 
+    lowest = [*(low for _, low, _ in band), *(row["ours"] for row in rows)]
+
     def line(name: str, key: str, colour: str, dashes: str = "") -> Line:
         points = [(row["step"], row[key]) for row in rows]
         return Line(name, colour, points, dashes, dots=True)
@@ -39,7 +42,7 @@ def drawing(record: Record) -> str:
                 f"Loss, means of {record['sizes']['window']} steps and "
                 f"{record['sizes']['seeds']} seeds, nats a token",
                 [line(theirs, "theirs", ORANGE), line(ours, "ours", BLUE, "6 4")],
-                low=float(int(min(row["theirs"] for row in rows))),
+                low=float(math.floor(min(lowest))),
                 x_name="steps",
                 bands=[(ORANGE, band)],
             ),

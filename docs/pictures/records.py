@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gptoss_builder.files import write_text
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 Page = Callable[[dict[str, Any], str], str]
@@ -30,6 +32,6 @@ def write_newest(pattern: str, page: Page, drawing: Drawing, *, folder: Path = F
         print(f"no {pattern} in {folder}; the benchmark writes it", file=sys.stderr)
         return 2
     for path, text in files(records[-1], page, drawing).items():
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
         print(path)
     return 0

@@ -115,6 +115,17 @@ def test_the_picture_of_curves_has_both_and_the_spread() -> None:
     assert ys[0] < theirs[0][1] < ys[-1]
 
 
+def test_no_curve_runs_into_the_lower_end_of_its_plot() -> None:
+    made = _curves()
+    made["rows"][1] |= {"ours": 5.9, "theirs": 6.02, "spread": 0.3}
+    svg = curves.drawing(made)
+    (band,) = ET.fromstring(svg).iter(f"{SVG}polygon")
+    bottom = chart.TOP + chart.PLOT
+    pairs = [pair.split(",") for pair in band.attrib["points"].split()]
+    ys = [float(y) for _, y in pairs] + [y for line in _lines(svg)[:2] for _, y in line]
+    assert max(ys) < bottom
+
+
 def test_the_page_of_curves_has_every_window_and_the_verdict() -> None:
     text = curves.page(_curves(), "x-curves")
     assert "| 40 | 6.5000 | 6.5000 | 0.0100 | 0.0400 |" in text
