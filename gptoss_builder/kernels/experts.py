@@ -21,6 +21,7 @@ from gptoss_builder.kernels.elementwise import combine
 from gptoss_builder.kernels.opaque import differentiable, opaque
 from gptoss_builder.kernels.products import check_products, rows_product, weights_product
 from gptoss_builder.kernels.up import (
+    Elementwise,
     activation_backward,
     gather,
     up_backward,
@@ -54,8 +55,9 @@ class How(NamedTuple):
     """Products of the W1/W3 backward: `grouped_mm`, `loop` or `dense`."""
     backward: Backward
     """`recompute` computes gate and up again in the backward, `save` keeps them."""
-    compiled: bool
-    """Let `torch.compile` make the elementwise kernels on a GPU; False is plain PyTorch."""
+    elementwise: Elementwise
+    """What makes the elementwise kernels on a GPU: `compiled` is `torch.compile`, `triton` the same
+    but for the backward of the activation, and `plain` is plain PyTorch."""
     launch: tuple[int, ...]
     """Launch configuration of the Triton kernel, as `up.encode_launch` writes it; else empty."""
 
@@ -95,7 +97,7 @@ def experts(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing, how
         how.down,
         how.products,
         how.backward == "save",
-        how.compiled,
+        how.elementwise,
         how.launch,
     )
     return y_TD
@@ -113,10 +115,11 @@ def forward_body(
     down: str,
     products: str,
     save: bool,
-    compiled: bool,
+    elementwise: str,
     launch: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     """Compute y `[T, D]`, and with `save` gate and up `[R, 2F]` (else an empty tensor)."""
+    compiled = elementwise != "plain"
     with torch.autocast(x_TD.device.type, enabled=False):
         h_RF, gate_up_RF = up_forward(
             x_TD, w13_EFD, offsets_E, rows_R, up, launch, save=save, compiled=compiled
@@ -139,7 +142,7 @@ def _fake_experts(
     down: str,
     products: str,
     save: bool,
-    compiled: bool,
+    elementwise: str,
     launch: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     rows = x_TD.shape[0] if rows_R is None else rows_R.shape[0]
@@ -161,7 +164,7 @@ def backward_body(
     down: str,
     products: str,
     save: bool,
-    compiled: bool,
+    elementwise: str,
     launch: Sequence[int],
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -178,7 +181,7 @@ def backward_body(
             scale_R = weight_TK.new_empty(weight_TK.numel())
             scale_R.scatter_(0, position_TK.flatten(), weight_TK.flatten())
         gate_up_RF, h_RF, dscale_R = activation_backward(
-            gate_up_RF, dh_RF, scale_R, up, keep=save, compiled=compiled
+            gate_up_RF, dh_RF, scale_R, elementwise, keep=save
         )
         del dh_RF
         dw2_EDF = weights_product(dy_RD, h_RF, offsets_E, down) if needs_w2 else empty
@@ -197,7 +200,7 @@ def backward_body(
             return dx_TD, dw13_EFD, dw2_EDF, empty
         del gate_up_RF
         if needs_x:
-            dx_TD = combine(dx_TD, position_TK, None, compiled)
+            dx_TD = combine(dx_TD, position_TK, None, elementwise != "plain")
         return dx_TD, dw13_EFD, dw2_EDF, dscale_R[position_TK] if needs_weight else empty
 
 
@@ -220,11 +223,11 @@ the body in place of the op."""
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, up, down, products, save, compiled, launch = inputs
+    *tensors, up, down, products, save, elementwise, launch = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, output[1])
-    ctx.how = (up, down, products, save, compiled, launch)
+    ctx.how = (up, down, products, save, elementwise, launch)
 
 
 def _backward(ctx: Any, dy_TD: Tensor | None, _: None) -> tuple[Tensor | None, ...]:

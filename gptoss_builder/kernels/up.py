@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from gptoss_builder.kernels.opaque import opaque
 from gptoss_builder.kernels.products import rows_product, weights_product
 from gptoss_builder.plan.launch import resident_blocks
 from gptoss_builder.plan.schema import LaunchConfig
+
+Elementwise = Literal["triton", "compiled", "plain"]
 
 
 def triton_module() -> ModuleType:
@@ -164,10 +167,9 @@ def activation_backward(
     gate_up_RF: Tensor,
     dh_RF: Tensor,
     scale_R: Tensor | None,
-    up: str,
+    elementwise: str,
     *,
     keep: bool,
-    compiled: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Backward of `scale · silu(gate) · up`; `dh_RF` may be overwritten.
 
@@ -175,15 +177,14 @@ def activation_backward(
         gate_up_RF: `[R, 2F]`; overwritten unless `keep`.
         dh_RF: gradient of the scaled product, contiguous.
         scale_R: weight of each row; None for 1.
-        up: what computes W1/W3.
+        elementwise: who makes the kernel, as in `experts.How`.
         keep: leave `gate_up_RF` as it is.
-        compiled: let `torch.compile` make what is not Triton's on a GPU.
 
     Returns:
         Gradient of gate and up; the scaled product; gradient of the scale.
     """
-    if up != "triton":
-        return silu_mul_backward(gate_up_RF, dh_RF, scale_R, compiled)
+    if elementwise != "triton":
+        return silu_mul_backward(gate_up_RF, dh_RF, scale_R, elementwise == "compiled")
     dgate_up_RF = torch.empty_like(gate_up_RF) if keep else gate_up_RF
     dscale_R = triton_activation_backward(gate_up_RF, dgate_up_RF, dh_RF, scale_R)
     return dgate_up_RF, dh_RF, dscale_R

@@ -206,9 +206,8 @@ def w1w3_op_backward(
         if not save:
             gate_up_RF = up_gate_up(x_TD, w13_EFD, offsets_E, rows_R, up, launch)
         dh_RF = dh_RF.clone(memory_format=torch.contiguous_format)
-        dgate_up_RF, _, _ = activation_backward(
-            gate_up_RF, dh_RF, None, up, keep=save, compiled=up != "loop"
-        )
+        elementwise = {"triton": "triton", "loop": "plain"}.get(up, "compiled")
+        dgate_up_RF, _, _ = activation_backward(gate_up_RF, dh_RF, None, elementwise, keep=save)
         dx_RD, dw13_EFD = up_backward(
             dgate_up_RF,
             x_TD,

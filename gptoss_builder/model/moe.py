@@ -40,7 +40,7 @@ class MoE(nn.Module):
             run.down_products,
             run.backward_products,
             run.backward,
-            run.elementwise == "compiled",
+            "triton" if run.up_products == "triton" else run.elementwise,
             encode_launch(plan.launch),
         )
         self.shared_how = self.how._replace(up="dense", down="dense", products="dense", launch=())
@@ -61,7 +61,9 @@ class MoE(nn.Module):
             `router.balance_loss`).
         """
         logits_TE = router_logits(x_TD, self.router)
-        weight_TK, choice_TK = choose(logits_TE, self.top_k, compiled=self.how.compiled)
+        weight_TK, choice_TK = choose(
+            logits_TE, self.top_k, compiled=self.how.elementwise != "plain"
+        )
         routing = sort_by_expert(choice_TK, weight_TK, self.router.shape[0])
         y_TD = experts(x_TD, self.w13.to(x_TD.dtype), self.w2.to(x_TD.dtype), routing, self.how)
         if self.shared_w13 is not None and self.shared_w2 is not None:

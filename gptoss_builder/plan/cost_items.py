@@ -131,8 +131,10 @@ class Step:
         forwards, fused = self.layers + self.again, run.up_products == "triton"
         compiled = rates.ACTIVATION[run.elementwise]
         # a forward reads gate and up and writes h; a backward reads both and dh and writes all
-        one_pass = (0 if fused else 3 * forwards) + 6 * self.layers
-        of_shared = 3 * forwards + 6 * self.layers
+        # the kernel does the first for routed rows, and one beside it the second for all
+        forward, backward = 3 * forwards, 6 * self.layers
+        activation = (rows + shared) * backward if fused else rows * (forward + backward)
+        of_shared = shared * (forward if fused else forward + backward)
         kept = 2 * forwards if fused and not self.recomputes else 0
         # combine twice, gathers of dy and x in the backward, of x where the kernel cannot do it
         gathers = 0 if fused else forwards + (self.layers if self.recomputes else 0)
@@ -141,12 +143,12 @@ class Step:
         parts = (
             (
                 "experts' activation",
-                rows * moe.d_ff * one_pass,
+                moe.d_ff * activation,
                 rates.ACTIVATION["triton"] if fused else compiled,
             ),
             ("experts' gate and up, kept", rows * moe.d_ff * kept, rates.KEPT),
             ("experts' gathers and sums", model.d_model * (combined + gathered), rates.GATHERS),
-            ("shared experts' activation", shared * moe.d_ff * of_shared, compiled),
+            ("shared experts' activation", moe.d_ff * of_shared, compiled),
         )
         return [self._moved(name, self.element * part, how) for name, part, how in parts]
 

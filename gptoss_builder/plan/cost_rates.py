@@ -75,7 +75,9 @@ LOSS = _moves(2.6, "10.4 ms for 26.9 GB in two compiled passes and what surround
 KEPT = _moves(4.6, "what gate and up, kept, add to a forward: 0.17 ms for 0.8 GB, 128 experts")
 ACTIVATION = {
     "triton": _moves(4.2, "activation backward in one kernel, 3.5 ms for 14.5 GB"),
-    "compiled": _moves(2.7, "compiled silu·mul, forward and backward, 4.1 ms for 10.9 GB"),
+    "compiled": _moves(
+        2.7, "compiled silu·mul, forward and backward, shared experts, 4.1 ms for 10.9 GB"
+    ),
     "plain": _moves(0.26, "plain PyTorch in chunks: 9.1 ms a layer more than compiled"),
 }
 GATHERS = _moves(3.9, "2.15 ms for 8.5 GB")

@@ -193,7 +193,7 @@ class Layer:
         The Triton kernel writes its results over its inputs; elsewhere they lie beside them.
         """
         size, routed = self.size, name == "gate and up"
-        in_place = routed and not size.gathers
+        in_place = not size.gathers
         if not size.saves:
             if routed and size.gathers:
                 tape.touch(

@@ -44,6 +44,10 @@ def test_a_step_of_the_sketch_takes_about_what_was_timed(changes, milliseconds):
     assert plan.cost.step_seconds * 1e3 == pytest.approx(milliseconds, rel=0.15)
 
 
+# After these profiles the backward of the shared experts' activation moved to the Triton kernel.
+MOVED = {"experts' activation", "shared experts' activation"}
+
+
 def profiles():
     return [row for row in recorded_rows() if "profile" in row]
 
@@ -62,7 +66,7 @@ def test_parts_take_what_the_profile_of_a_step_says(row):
     # rates are those of the lite shape; narrow experts reach less
     slack = 0.1 if row["shape"] == "lite" else 0.25
     for name, milliseconds in measured.items():
-        if milliseconds > 2:
+        if milliseconds > 2 and name not in MOVED:
             assert predicted[name] == pytest.approx(milliseconds, rel=slack), name
 
 
