@@ -23,14 +23,13 @@ from gptoss_builder.cli.output import (
     show_what_it_can,
     unread_output_is_no_failure,
 )
+from gptoss_builder.cli.summary import summary
 from gptoss_builder.errors import GptossError, InputError, LaunchError
 from gptoss_builder.pipeline import Checked, check
 from gptoss_builder.plan.advice import period_lines
 from gptoss_builder.plan.aot import compile_kernels, requests_of
 from gptoss_builder.plan.cost_table import cost_lines
-from gptoss_builder.plan.schema import MemoryEstimate, Plan
-
-GIB = 2**30
+from gptoss_builder.plan.schema import Plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,49 +158,6 @@ def _compile(plan: Plan, *, wanted: bool) -> tuple[Plan, dict[str, bytes]]:
         files[f"{stem}.cubin"] = compiled.cubin
         files[f"{stem}.json"] = (report.model_dump_json(indent=2) + "\n").encode()
     return plan.model_copy(update={"kernel_build": "compiled"}), files
-
-
-def summary(plan: Plan, directory: Path) -> str:
-    """What the command prints: the plan's main figures, a line each."""
-    target, execution = plan.target, plan.execution
-    lines = [
-        f"{plan.spec.name} on {target.name} ({target.arch}), {execution.precision}",
-        f"  parameters  {plan.parameters.total:,}, {plan.parameters.active:,} active",
-        f"  experts     {execution.dispatch}: up {execution.up_products}, "
-        f"down {execution.down_products}",
-        f"  attention   window layers {execution.window_attention}, "
-        f"full layers {execution.full_attention}",
-    ]
-    if plan.launch is not None:
-        tile = plan.launch
-        lines.append(
-            f"  kernel      {tile.block_t}×{tile.block_k}×{tile.block_n}, {tile.num_warps} warps, "
-            f"{tile.num_stages} stages ({tile.source}); {plan.kernel_build.replace('_', ' ')}"
-        )
-    for name, estimate in (
-        ("training", plan.memory.training),
-        ("inference", plan.memory.inference),
-    ):
-        if estimate is not None:
-            lines.append(f"  {name:<10}  {_memory(estimate, plan)}")
-    if plan.heuristic is not None:
-        lines.append(f"  heuristic   {plan.heuristic.gib:.2f} GiB by theory.txt, for comparison")
-    if plan.cost is not None:
-        lines.append(
-            f"  speed       {plan.cost.tokens_per_second:,.0f} tokens/s, "
-            f"{plan.cost.gpu_hours:,.1f} GPU-hours in all ({plan.cost.source})"
-        )
-    lines.append(f"wrote {directory}")
-    if plan.spec.training is not None:
-        lines.append(f"next: gptoss-train {directory}")
-    return "\n".join(lines)
-
-
-def _memory(estimate: MemoryEstimate, plan: Plan) -> str:
-    text = f"{estimate.total_bytes / GIB:.2f} GiB, largest at: {estimate.peak}"
-    if plan.target.memory_bytes:
-        text += f" (card: {plan.target.memory_bytes / GIB:.2f} GiB)"
-    return text
 
 
 def _price(text: str) -> float:
