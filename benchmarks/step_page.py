@@ -25,7 +25,11 @@ COLUMNS = (
 
 
 def page(record: Found) -> str:
-    """The rows, what alternatives compare to, and each profile; a failed row says why."""
+    """The rows, what alternatives compare to, and each profile; a failed row says why.
+
+    Raises:
+        KeyError: it is no record of `benchmarks.train_step`.
+    """
     rows = record["rows"]
     facts = ", ".join(record["machine"].values())
     if "dense_tflops" in record:
@@ -77,11 +81,14 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     try:
-        record = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+        text = page(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         print(f"{sys.argv[1]}: {error}", file=sys.stderr)
         return 2
-    print(page(record), end="")
+    except (KeyError, TypeError) as error:
+        print(f"{sys.argv[1]} is no record of benchmarks.train_step: {error!r}", file=sys.stderr)
+        return 2
+    print(text, end="")
     return 0
 
 

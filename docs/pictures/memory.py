@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.memory_specs import GROUPS, spec_of
+from gptoss_builder.files import write_text
 from gptoss_builder.pipeline import make_plan
 
 ROOT = Path(__file__).parents[2]
@@ -192,8 +193,8 @@ def picture(found: list[Row]) -> str:
 def main() -> None:
     """Write both."""
     found = rows()
-    RECORD.with_suffix(".md").write_text(page(found), encoding="utf-8")
-    PICTURE.write_text(picture(found), encoding="utf-8")
+    write_text(RECORD.with_suffix(".md"), page(found))
+    write_text(PICTURE, picture(found))
 
 
 if __name__ == "__main__":

@@ -128,7 +128,11 @@ def pick(logits_TE: Tensor, k: int, compiled: bool) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def largest_of(k: int) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """`topk` by k maxima, one after the other: what `torch.compile` makes one kernel of."""
+    """`topk` by k maxima, one after the other: what `torch.compile` makes one kernel of.
+
+    Where fewer than k logits are above −inf a column can come twice; all but its first weight
+    are 0 then.
+    """
 
     def largest(logits_TE: Tensor) -> tuple[Tensor, Tensor]:
         column_E = torch.arange(logits_TE.shape[1], device=logits_TE.device)

@@ -110,5 +110,9 @@ def _sum(
 
 
 def held_out_chunk(chunk: int, tokens: int) -> int:
-    """Tokens whose logits exist at one time in a batch of `tokens`."""
+    """Tokens whose logits exist at one time in a batch of `tokens`.
+
+    >>> held_out_chunk(8192, 32768), held_out_chunk(8192, 1000), held_out_chunk(1, 1000)
+    (1638, 200, 1)
+    """
     return max(min(chunk, tokens) // CHUNKS, 1)

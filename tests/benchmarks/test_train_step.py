@@ -92,6 +92,16 @@ def test_a_wrong_command_line_is_exit_code_2(monkeypatch, capsys, tmp_path):
         assert words[0] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [None, "", "{", "{}", "[]", '{"rows": 3, "machine": {}}'])
+def test_what_is_no_record_is_exit_code_2(content, monkeypatch, capsys, tmp_path):
+    file = tmp_path / "record.json"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["step_page", str(file)])
+    assert step_page.main() == 2
+    assert capsys.readouterr().err.startswith(str(file))
+
+
 def test_a_record_becomes_a_page():
     profile = {
         "busy_ms": 3.0,

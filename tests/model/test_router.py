@@ -67,6 +67,15 @@ def test_picking_takes_a_nan_for_the_largest_and_stays_in_range():
     assert columns.max() < 3
 
 
+def test_what_comes_twice_has_no_weight():
+    logits = torch.tensor([[-math.inf, 1.0, -math.inf, -math.inf]])
+    values, columns = largest_of(3)(logits)
+    assert columns[0, 0] == 1
+    assert columns.min() >= 0
+    assert columns.max() < 4
+    assert values.softmax(1).tolist() == [[1.0, 0.0, 0.0]]
+
+
 def test_more_experts_than_a_byte_counts_are_sorted_right():
     choice = torch.tensor([[300, 0], [255, 256]])
     routing = sort_by_expert(choice, torch.ones(2, 2), 301)
