@@ -72,11 +72,18 @@ def _card_line(row: CardCost) -> str:
     if row.cost is None:
         return f"{row.card:<11}  {row.problem}"
     cost = row.cost
-    price = "" if cost.price is None else f"{cost.price:,.0f}"
+    price = "" if cost.price is None else _short(cost.price)
     note = f"; {row.problem}" if row.problem else ""
     return (
         f"{row.card:<11}{cost.step_seconds * 1e3:>11,.1f}{cost.tokens_per_second:>11,.0f}"
-        f"{cost.gpu_hours:>11,.1f}{price:>12}  {cost.source}{note}"
+        f"{_short(cost.gpu_hours):>11}{price:>12}  {cost.source}{note}"
+    )
+
+
+def _short(amount: float) -> str:
+    """Two digits at least: what a run of minutes costs is not 0."""
+    return (
+        f"{amount:,.0f}" if amount >= 100 else f"{amount:.1f}" if amount >= 1 else f"{amount:.2g}"
     )
 
 

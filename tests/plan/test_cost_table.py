@@ -45,3 +45,15 @@ def test_without_training_or_a_known_speed_there_is_a_sentence():
     assert "no training" in cost_lines(resolve(lite(training=None), lookup("h200")))
     text = cost_lines(plan("cpu", training__precision="fp32", model__moe__dispatch="stacked"))
     assert text.splitlines()[-1] == "cpu: nothing is assumed about its speed"
+
+
+def test_a_run_of_seconds_is_not_free():
+    short = plan(training__steps=100)
+    line = next(
+        line
+        for line in cost_lines(short, price_per_hour=2.0).splitlines()
+        if line.startswith("h200 ")
+    )
+    hours, price = (float(cell) for cell in line.split()[3:5])
+    assert hours == pytest.approx(short.cost.gpu_hours, rel=0.1)
+    assert price == pytest.approx(2 * short.cost.gpu_hours, rel=0.1)
