@@ -1,8 +1,13 @@
-"""What every test shares: the gpu marker, memory poisoned with NaN."""
+"""What every test shares: the gpu marker, Triton's interpreter, memory poisoned with NaN.
+
+Where there is no GPU the kernel runs under Triton's interpreter. It is right in fp32 and silently
+wrong in bf16, so bf16 of the kernel is tested in tests/gpu alone.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +19,11 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+# before anything imports triton, which reads it then
+if not _has_gpu():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 from gptoss_builder.kernels.launches import launches
 from gptoss_builder.model.moe import MoE
