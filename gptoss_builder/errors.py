@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from gptoss_builder.findings import Finding
 
 
+def install(extra: str) -> str:
+    """How to install an extra, for messages: the project is on no package index."""
+    return f"pip install '.[{extra}]' in a checkout of gptoss-builder"
+
+
 class GptossError(Exception):
     """Base of all errors of this project; `exit_code` is what the command line returns."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from gptoss_builder.errors import ArtifactError, InputError
+from gptoss_builder.errors import ArtifactError, InputError, install
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|eot|>", "</s>", "<eos>")
 """Names under which a vocabulary may hold the token that ends a document, in this order."""
@@ -74,8 +74,8 @@ class JsonTokenizer:
             from tokenizers import Tokenizer as Backend
         except ImportError as error:
             raise InputError(
-                f"{path} needs the tokenizers package; pip install 'gptoss-builder[tokenizers]', "
-                "or set data.tokenizer to bytes"
+                f"{path} needs the tokenizers package; {install('tokenizers')}, or set "
+                "data.tokenizer to bytes"
             ) from error
         try:
             self._backend: Any = Backend.from_str(text)

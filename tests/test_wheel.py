@@ -45,7 +45,7 @@ def test_the_core_install_checks_its_own_examples(tmp_path: Path) -> None:
 
     built = run(binaries / "gptoss-build", "spec.yaml", folder=tmp_path)
     assert built.returncode == 2
-    assert "gptoss-builder[train]" in built.stderr
+    assert "pip install '.[train]'" in built.stderr
     assert not (tmp_path / "build").exists()
     typed = tmp_path / "venv" / "lib"
     assert len(list(typed.rglob("py.typed"))) >= 2

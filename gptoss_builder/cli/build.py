@@ -24,7 +24,13 @@ from gptoss_builder.cli.output import (
     unread_output_is_no_failure,
 )
 from gptoss_builder.cli.summary import summary
-from gptoss_builder.errors import GptossError, InputError, LaunchError
+from gptoss_builder.errors import (
+    GptossError,
+    InputError,
+    LaunchError,
+    MissingTritonError,
+    install,
+)
 from gptoss_builder.pipeline import Checked, check
 from gptoss_builder.plan.advice import period_lines
 from gptoss_builder.plan.aot import compile_kernels, requests_of
@@ -121,8 +127,7 @@ def _prove(plan: Plan) -> None:
         from gptoss_builder.model.build import build
     except ModuleNotFoundError as error:
         raise InputError(
-            f"building needs {error.name}: pip install 'gptoss-builder[train]'; "
-            "gptoss-check judges a spec without it"
+            f"building needs {error.name}; {install('train')}; gptoss-check judges a spec without it"
         ) from error
     built = sum(parameter.numel() for parameter in build(plan, device="meta").parameters())
     if built != plan.parameters.total:
@@ -146,8 +151,12 @@ def _compile(plan: Plan, *, wanted: bool) -> tuple[Plan, dict[str, bytes]]:
     requests = requests_of(plan) if wanted else ()
     if not requests:
         return plan, {}
+    try:
+        results = compile_kernels(requests)
+    except MissingTritonError as error:
+        raise MissingTritonError(f"{error}, or build with --no-compile") from error
     files = {}
-    for compiled in compile_kernels(requests):
+    for compiled in results:
         report = compiled.report
         if problems := report.problems():
             raise LaunchError(

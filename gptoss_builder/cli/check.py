@@ -23,7 +23,7 @@ from checkers.report import Report
 from checkers.run import check_python
 from checkers.selection import Selection
 from gptoss_builder.cli.output import INTERRUPTED, show_what_it_can
-from gptoss_builder.errors import GptossError, InputError
+from gptoss_builder.errors import GptossError, InputError, MissingTritonError
 from gptoss_builder.files import write_text
 from gptoss_builder.findings import Finding, Severity
 from gptoss_builder.pipeline import check
@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except MissingTritonError as error:
+        print(f"gptoss-check: {error}, or leave out --compile", file=sys.stderr)
+        return error.exit_code
     except GptossError as error:
         print(f"gptoss-check: {error}", file=sys.stderr)
         return error.exit_code

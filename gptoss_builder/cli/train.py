@@ -18,7 +18,7 @@ from gptoss_builder.cli.output import (
     show_what_it_can,
     unread_output_is_no_failure,
 )
-from gptoss_builder.errors import GptossError, InputError
+from gptoss_builder.errors import GptossError, InputError, install
 from gptoss_builder.plan.schema import Plan
 
 if TYPE_CHECKING:
@@ -120,9 +120,7 @@ def _require_train_extra() -> None:
         import safetensors  # noqa: F401
         import torch  # noqa: F401
     except ImportError as error:
-        raise InputError(
-            f"training needs the package {error.name}; pip install 'gptoss-builder[train]'"
-        ) from error
+        raise InputError(f"training needs the package {error.name}; {install('train')}") from error
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

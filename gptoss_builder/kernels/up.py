@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gptoss_builder.errors import MissingTritonError
+from gptoss_builder.errors import MissingTritonError, install
 from gptoss_builder.kernels.elementwise import accurate_dtype, silu_mul, silu_mul_backward
 from gptoss_builder.kernels.launches import launches
 from gptoss_builder.kernels.opaque import opaque
@@ -38,8 +38,8 @@ def triton_module() -> ModuleType:
         if error.name is None or error.name.partition(".")[0] != "triton":
             raise
         raise MissingTritonError(
-            "dispatch triton_grouped needs Triton, which is not installed here: install "
-            "gptoss-builder[train] on Linux, or set model.moe.dispatch: stacked"
+            "dispatch triton_grouped needs Triton, which is not installed here and is for Linux "
+            f"only; {install('train')}, or set model.moe.dispatch: stacked"
         ) from error
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import pydantic
 
-from gptoss_builder.errors import KernelError, MissingTritonError
+from gptoss_builder.errors import KernelError, MissingTritonError, install
 from gptoss_builder.plan.launch import occupancy
 from gptoss_builder.plan.schema import LaunchConfig, Plan
 from gptoss_builder.spec.schema import Frozen, Precision
@@ -243,8 +243,8 @@ def _report(request: CompileRequest, figures: dict[str, object], cubin: bytes) -
 def _triton_version() -> str:
     if importlib.util.find_spec("triton") is None:
         raise MissingTritonError(
-            "compiling the kernel needs Triton, which is not installed here: install "
-            "gptoss-builder[train] on Linux, or build with --no-compile"
+            "compiling the kernel needs Triton, which is not installed here and is for Linux only; "
+            f"{install('train')}"
         )
     return importlib.metadata.version("triton")
 

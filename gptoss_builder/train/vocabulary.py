@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gptoss_builder.errors import InputError
+from gptoss_builder.errors import InputError, install
 from gptoss_builder.files import write_text
 from gptoss_builder.train.corpus import read_text
 
@@ -89,7 +89,6 @@ def _backend() -> Any:
         import tokenizers
     except ImportError as error:
         raise InputError(
-            "training a vocabulary needs the tokenizers package; pip install "
-            "'gptoss-builder[tokenizers]'"
+            f"training a vocabulary needs the tokenizers package; {install('tokenizers')}"
         ) from error
     return tokenizers

@@ -151,7 +151,7 @@ def test_training_a_vocabulary_says_what_is_wrong(
         prepare.main(["bpe", "sources/a.py", "t.json", "--vocab", "0"])
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     assert prepare.main(["bpe", "sources/a.py", "t.json", "--vocab", "300"]) == 2
-    assert "pip install 'gptoss-builder[tokenizers]'" in capsys.readouterr().err
+    assert "pip install '.[tokenizers]'" in capsys.readouterr().err
     assert not Path("t.json").exists()
 
 
