@@ -113,6 +113,8 @@ def run_cases(
     for case in cases:
         failures: dict[str, str] = {}
         result = attempt("the case", partial(run, case, failures), failures)
+        # with what this case compiled, another number of rows would get a slower kernel for any
+        torch._dynamo.reset()
         results.append({"case": case._asdict(), **(result or {}), "failures": failures})
         sys.stdout.flush()
         if out is not None:
@@ -129,12 +131,6 @@ def attempt(name: str, work: Callable[[], T], failures: dict[str, str]) -> T | N
         print(f"{name} failed, {failures[name]}", file=sys.stderr, flush=True)
         return None
     finally:
-        clean()
-
-
-def clean() -> None:
-    """Drop memory and compiled code: another number of rows would get a slower kernel for any."""
-    gc.collect()
-    torch._dynamo.reset()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
