@@ -127,7 +127,8 @@ def _prove(plan: Plan) -> None:
         from gptoss_builder.model.build import build
     except ModuleNotFoundError as error:
         raise InputError(
-            f"building needs {error.name}; {install('train')}; gptoss-check judges a spec without it"
+            f"building needs {error.name}; {install('train')}; gptoss-check judges a spec "
+            "without it"
         ) from error
     built = sum(parameter.numel() for parameter in build(plan, device="meta").parameters())
     if built != plan.parameters.total:

@@ -48,9 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except MissingTritonError as error:
-        print(f"gptoss-check: {error}, or leave out --compile", file=sys.stderr)
-        return error.exit_code
     except GptossError as error:
         print(f"gptoss-check: {error}", file=sys.stderr)
         return error.exit_code
@@ -123,12 +120,11 @@ def _judge(file: str, *, target: str | None, compile_kernels: bool) -> _Judged:
         content = sys.stdin.buffer.read() if file == STDIN else read_bytes(Path(file))
     except InputError as error:
         return _Judged(file, (), unread=str(error))
-    checked = check(
-        STDIN_NAME if file == STDIN else file,
-        target=target,
-        text=content,
-        compile_kernels=compile_kernels,
-    )
+    name = STDIN_NAME if file == STDIN else file
+    try:
+        checked = check(name, target=target, text=content, compile_kernels=compile_kernels)
+    except MissingTritonError as error:
+        raise MissingTritonError(f"{error}, or leave out --compile") from error
     return _Judged(
         checked.document.file, checked.findings, checked.suppressed, checked.plan is not None
     )
