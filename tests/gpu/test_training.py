@@ -23,6 +23,7 @@ from gptoss_builder.train.loop import train
 from gptoss_builder.train.loss import linear_cross_entropy
 from gptoss_builder.train.step import Stepper
 from tests.tolerances import assert_close
+from tests.train.runs import lines
 
 pytestmark = pytest.mark.gpu
 
@@ -125,6 +126,11 @@ def test_a_run_resumes_and_learns(tmp_path: Path) -> None:
     # Atomics of the embedding's backward leave the last bits open on a GPU.
     assert parts.held_out.loss == pytest.approx(whole.held_out.loss, rel=1e-2)
     assert whole.held_out.loss < 5.0
+    steps = lines(tmp_path / "whole")
+    peaks = [line["peak_allocated_bytes"] for line in steps]
+    assert peaks == sorted(peaks)  # so far, in this process
+    assert peaks[-1] > whole.model.embedding.nbytes
+    assert all(line["peak_reserved_bytes"] >= line["peak_allocated_bytes"] for line in steps)
 
 
 def test_the_gpu_generator_draws_on_where_it_was() -> None:
