@@ -16,6 +16,7 @@ import yaml
 from gptoss_builder.errors import InputError
 from gptoss_builder.files import new_directory
 from gptoss_builder.plan.schema import Plan
+from gptoss_builder.spec.data_paths import with_data_paths
 from gptoss_builder.spec.schema import Spec
 
 CONTENTS = frozenset({"spec.yaml", "plan.json", "launch.json", "kernels", "report.html"})
@@ -34,14 +35,7 @@ def with_data_paths_from_here(spec: Spec, spec_directory: Path) -> Spec:
     paths are relative to where `gptoss-build` ran; `gptoss-train` is run from there, or is
     told with `--data`.
     """
-    if spec.data is None:
-        return spec
-    moved = {
-        field: os.path.relpath(spec_directory / value)
-        for field, value in (("path", spec.data.path), ("tokenizer", spec.data.tokenizer))
-        if not Path(value).is_absolute() and value != "bytes"
-    }
-    return spec.model_copy(update={"data": spec.data.model_copy(update=moved)})
+    return with_data_paths(spec, lambda path: os.path.relpath(spec_directory / path))
 
 
 def refuse_foreign(directory: Path) -> None:
@@ -83,13 +77,17 @@ def write_build(plan: Plan, directory: Path, kernels: Mapping[str, bytes]) -> No
         OSError: it cannot be written; what was there stays.
     """
     refuse_foreign(directory)
-    launch = plan.launch.model_dump(mode="json") if plan.launch is not None else None
     with new_directory(directory) as fresh:
         _write(fresh / "spec.yaml", _spec_text(plan.spec).encode())
         _write(fresh / "plan.json", _json_text(plan.model_dump(mode="json")).encode())
-        _write(fresh / "launch.json", _json_text(launch).encode())
+        _write(fresh / "launch.json", launch_text(plan).encode())
         for name, content in sorted(kernels.items()):
             _write(fresh / "kernels" / name, content)
+
+
+def launch_text(plan: Plan) -> str:
+    """The content of `launch.json`: the launch configuration of the W1/W3 kernel, or null."""
+    return _json_text(plan.launch.model_dump(mode="json") if plan.launch is not None else None)
 
 
 def _write(path: Path, content: bytes) -> None:

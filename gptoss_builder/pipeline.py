@@ -15,6 +15,7 @@ from gptoss_builder.errors import InputError, SpecError, TargetError
 from gptoss_builder.findings import Finding, Severity
 from gptoss_builder.plan.resolve import resolve
 from gptoss_builder.plan.schema import Plan
+from gptoss_builder.spec.data_paths import with_data_paths
 from gptoss_builder.spec.load import Document, read_document
 from gptoss_builder.spec.schema import Spec
 from gptoss_builder.targets import Target, lookup
@@ -29,7 +30,8 @@ class Checked:
     document: Document
     """The spec as it was read."""
     plan: Plan | None
-    """What it comes to; None when the findings say why it cannot be made."""
+    """What it comes to, data paths as the spec has them; None when the findings say why it
+    cannot be made."""
     findings: tuple[Finding, ...]
     """Everything that was found, from the top of the file to its end."""
     suppressed: int = 0
@@ -84,6 +86,10 @@ def check(
 def make_plan(source: Source, *, target: str | None = None) -> Plan:
     """Check a spec and give its plan; the arguments are those of `check`.
 
+    Relative data paths of a file start at its folder, and the plan has them absolute: it trains
+    from any working directory. Those of a mapping or a `Spec`, which have no place, start at the
+    working directory of the training.
+
     Raises:
         SpecError: the spec has errors; its `findings` are all of them.
         InputError, TargetError: as `check`.
@@ -91,7 +97,11 @@ def make_plan(source: Source, *, target: str | None = None) -> Plan:
     checked = check(source, target=target)
     if checked.errors or checked.plan is None:
         raise SpecError(checked.errors)
-    return checked.plan
+    if isinstance(source, Mapping | Spec):
+        return checked.plan
+    folder = checked.document.directory
+    spec = with_data_paths(checked.plan.spec, lambda path: str((folder / path).resolve()))
+    return checked.plan.model_copy(update={"spec": spec})
 
 
 def _card(document: Document, target: str | None) -> Target | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,37 @@ def test_train_is_the_same_before_and_after_its_package_is_imported(
     assert second.checkpoint == tmp_path / "run/checkpoints/step-00000001"
     for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert ours.equal(theirs)
+
+
+def test_the_documented_training_finds_its_data_from_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (SPECS.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for folder in ("checkout/specs", "checkout/build/data/stdlib", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+    text = tmp_path / "checkout/build/data/stdlib/text.txt"
+    text.write_text("the quick brown fox\n" * 400, encoding="utf-8")
+    values = tiny(steps=1, context=32, micro_batch=1, eval_tokens=32)
+    spec = tmp_path / "checkout/specs/tiny.yaml"
+    spec.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+    monkeypatch.chdir(tmp_path / "checkout")
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert names["result"].steps_done == 1
+    model = gb.build_model("specs/tiny.yaml")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = gb.train(names["plan"], model=model, run_dir="of the plan")
+    there = gb.train(gb.make_plan("../checkout/specs/tiny.yaml"), run_dir="of the path")
+    of_model = gb.train(gb.build_model(spec).plan, run_dir="of the model")
+    assert again.held_out == there.held_out == of_model.held_out == names["result"].held_out
+
+
+def test_data_of_a_mapping_starts_at_the_working_directory() -> None:
+    plan = gb.make_plan(tiny())
+    assert plan.spec.data is not None
+    assert plan.spec.data.path == "../build/data/stdlib"
 
 
 def test_a_device_that_is_none_is_refused() -> None:

@@ -4,33 +4,46 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import BaseModel
+
+from gptoss_builder.build_directory import launch_text
 from gptoss_builder.errors import ArtifactError, InputError
 from gptoss_builder.findings import leaves
 from gptoss_builder.pipeline import make_plan
 from gptoss_builder.plan.artifact import read_plan
 from gptoss_builder.plan.schema import Plan
+from gptoss_builder.spec.load import load_spec
 
 SET_LATER = frozenset({"kernel_build", "cost.price", "cost.price_per_hour"})
 """Fields of a plan that do not come from its spec."""
 
+_BUILD_AGAIN = "change the spec that you built from, and build it again with gptoss-build"
+
 
 def read_build(directory: Path) -> Plan:
-    """The plan of a build directory, if it is what its own spec comes to.
+    """The plan of a build directory, if nothing in there was edited.
 
     A plan that was edited by hand would otherwise train something that no rule has seen, on
-    estimates of something else.
+    estimates of something else; what is edited beside it would have no effect, in silence.
 
     Raises:
         InputError: `directory` is a file.
-        ArtifactError: there is no plan, or it is not what this version makes of its spec.
+        ArtifactError: there is no plan, it is not what this version makes of its spec, or
+            spec.yaml or launch.json is missing or does not say what the plan says.
     """
     if directory.is_file():
         raise InputError(
             f"{directory} is a file; name the folder that gptoss-build wrote (for a spec, run "
             f"gptoss-build {directory} first)"
         )
-    path = directory / "plan.json"
-    plan = read_plan(path)
+    plan = read_plan(directory / "plan.json")
+    _require_of_its_spec(plan, directory / "plan.json")
+    _require_same_spec(plan, directory / "spec.yaml")
+    _require_same_launch(plan, directory / "launch.json")
+    return plan
+
+
+def _require_of_its_spec(plan: Plan, path: Path) -> None:
     try:
         again = make_plan(plan.spec, target=plan.target.name)
     except InputError as error:
@@ -38,13 +51,45 @@ def read_build(directory: Path) -> Plan:
             f"{path} holds a spec that this version refuses: {error}; mend the spec and build it "
             "again with gptoss-build"
         ) from error
-    have, made = (dict(leaves(each.model_dump(mode="json"))) for each in (plan, again))
-    fields = sorted((have.keys() | made.keys()) - SET_LATER)
-    differing = [field for field in fields if have.get(field) != made.get(field)]
+    differing = [each for each in _differences(plan, again) if each[0] not in SET_LATER]
     if differing:
-        first = differing[0]
+        field, have, made = differing[0]
         raise ArtifactError(
-            f"{path} is not what this version makes of its spec: {first} is {have.get(first)}, not "
-            f"{made.get(first)} ({len(differing)} differ); build it again with gptoss-build"
+            f"{path} is not what this version makes of its spec: {field} is {have}, not {made} "
+            f"({len(differing)} differ); build it again with gptoss-build"
         )
-    return plan
+
+
+def _require_same_spec(plan: Plan, path: Path) -> None:
+    try:
+        written = load_spec(path)
+    except InputError as error:
+        first = str(error).splitlines()[0]
+        raise ArtifactError(f"{first}; {_BUILD_AGAIN}") from error
+    differing = _differences(written, plan.spec)
+    if differing:
+        field, have, planned = differing[0]
+        raise ArtifactError(
+            f"{path} is not what plan.json was made of: {field} is {have} there and {planned} in "
+            f"the plan ({len(differing)} differ); {_BUILD_AGAIN}"
+        )
+
+
+def _require_same_launch(plan: Plan, path: Path) -> None:
+    try:
+        same = path.read_bytes() == launch_text(plan).encode()
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}; {_BUILD_AGAIN}") from error
+    if not same:
+        raise ArtifactError(f"{path} is not the launch configuration of the plan; {_BUILD_AGAIN}")
+
+
+def _differences(one: BaseModel, other: BaseModel) -> list[tuple[str, object, object]]:
+    """Fields whose values differ, with both values."""
+    ours, theirs = (dict(leaves(each.model_dump(mode="json"))) for each in (one, other))
+    fields = sorted(ours.keys() | theirs.keys())
+    return [
+        (field, ours.get(field), theirs.get(field))
+        for field in fields
+        if ours.get(field) != theirs.get(field)
+    ]

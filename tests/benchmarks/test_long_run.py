@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import long_run, long_run_record
+from gptoss_builder.build_directory import write_build
 from gptoss_builder.errors import InputError
 from gptoss_builder.pipeline import make_plan
-from gptoss_builder.plan.artifact import write_plan
 from tests.train.runs import small_plan
 
 STEPS = 3000
@@ -20,8 +20,7 @@ STEPS = 3000
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
     plan = small_plan(tmp_path, training={"steps": 10**6, "optimizer": {"lr": 1e-3}})
-    (tmp_path / "build").mkdir()
-    write_plan(plan, tmp_path / "build" / "plan.json")
+    write_build(plan, tmp_path / "build", {})
     return tmp_path / "build"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gptoss_builder.plan.artifact import write_plan
+from gptoss_builder.build_directory import write_build
 from gptoss_builder.train import checkpoint
 from tests.cli.test_train import _wait_for_steps
 from tests.train.runs import lines, small_plan
@@ -36,9 +36,8 @@ def _closed_pipe() -> int:
 
 
 def _build(folder: Path, steps: int) -> None:
-    (folder / "build").mkdir()
     training = {"steps": steps, "optimizer": {"lr": 1e-2}}
-    write_plan(small_plan(folder, training=training), folder / "build" / "plan.json")
+    write_build(small_plan(folder, training=training), folder / "build", {})
 
 
 @pytest.mark.parametrize("errors_too", [False, True])
