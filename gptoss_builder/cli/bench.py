@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gptoss_builder.cli.extras import TRAINING, require_packages
 from gptoss_builder.cli.output import (
     INTERRUPTED,
     show_what_it_can,
@@ -80,6 +81,7 @@ def _script(name: str, arguments: Sequence[str]) -> None:
     script = root / "benchmarks" / f"{name}.py"
     if not script.is_file():
         raise InputError(f"benchmarks/{name}.py is not here: run it from a checkout of the project")
+    require_packages("a benchmark", *TRAINING)
     if not ({"-h", "--help"} & set(arguments)) and _this_machine() == "cpu":
         raise InputError("it times kernels on a GPU, and no CUDA GPU is available here")
     sys.argv = [str(script), *arguments]
@@ -94,9 +96,10 @@ def smoke(target: str | None) -> None:
         target: card, architecture or `cpu`; None takes what this machine has.
 
     Raises:
-        InputError: no dispatch can run there, or it is not this machine.
+        InputError: no dispatch can run there, it is not this machine, or torch is not installed.
         RunError: two dispatches differ, or what was loaded is not what was saved.
     """
+    require_packages("the smoke test", *TRAINING)
     target = target or _this_machine()
     # Every token visits every expert here: where two choices all but tie, the rounding of another
     # dispatch chooses otherwise in the next layer, which is no fault of it.

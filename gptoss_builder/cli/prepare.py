@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from gptoss_builder.cli.extras import require_packages
 from gptoss_builder.cli.output import (
     INTERRUPTED,
     show_what_it_can,
@@ -25,9 +26,6 @@ from gptoss_builder.errors import DataError, GptossError
 from gptoss_builder.files import new_directory
 from gptoss_builder.tokenizer import load_tokenizer
 from gptoss_builder.train.collect import MARK, MAX_BYTES, MIN_BYTES, SUFFIXES, collect
-from gptoss_builder.train.corpus import text_files, tokenize
-from gptoss_builder.train.shards import MANIFEST, write_shards
-from gptoss_builder.train.vocabulary import train_bpe
 
 LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib"}
@@ -123,6 +121,10 @@ def _collect(options: argparse.Namespace) -> None:
 
 
 def _bpe(options: argparse.Namespace) -> None:
+    require_packages("training a vocabulary", "numpy")
+    from gptoss_builder.train.corpus import text_files
+    from gptoss_builder.train.vocabulary import train_bpe
+
     if options.out.is_dir():
         raise DataError(f"{options.out} is a folder; name the tokenizer.json to write")
     if not options.out.parent.is_dir():
@@ -137,6 +139,10 @@ def _bpe(options: argparse.Namespace) -> None:
 
 
 def _shards(options: argparse.Namespace) -> None:
+    require_packages("writing token shards", "numpy")
+    from gptoss_builder.train.corpus import text_files, tokenize
+    from gptoss_builder.train.shards import MANIFEST, write_shards
+
     _refuse_other(options.out, MANIFEST)
     tokenizer = load_tokenizer(options.tokenizer)
     files = text_files(_existing(options.text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 
 import torch
@@ -67,4 +68,13 @@ def print_sample(model: Transformer, start: Start, tokens: int) -> None:
     sampling = Sampling(temperature=TEMPERATURE, seed=model.plan.spec.seed)
     new = stream(model, torch.tensor([start.ids]), tokens, sampling)
     text = start.tokenizer.decode([int(token) for token in new])
-    print(f"\nsample of {tokens} tokens at temperature {TEMPERATURE}:\n{start.prompt}{text}")
+    shown = _shown(start.prompt + text)
+    print(f"\nsample of {tokens} tokens at temperature {TEMPERATURE}:\n{shown}")
+
+
+def _shown(text: str) -> str:
+    """The text with U+FFFD for control characters, to which a terminal would listen."""
+    return "".join(
+        "\ufffd" if unicodedata.category(char) == "Cc" and char not in "\n\t" else char
+        for char in text
+    )

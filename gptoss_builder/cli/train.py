@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from gptoss_builder.cli.built import read_build
+from gptoss_builder.cli.extras import TRAINING, require_packages
 from gptoss_builder.cli.output import (
     INTERRUPTED,
     show_what_it_can,
     unread_output_is_no_failure,
 )
-from gptoss_builder.errors import GptossError, InputError, install
+from gptoss_builder.errors import GptossError, InputError
 from gptoss_builder.plan.schema import Plan
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         # Threads that wait for work sleep instead of spinning. Beside other processes on the
         # same two cores, spinning made a step of specs/tiny.yaml five times as long.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    _require_train_extra()
+    require_packages("training", *TRAINING)
     from gptoss_builder.cli.sample import print_sample, sample_start
     from gptoss_builder.model.transformer import Transformer
     from gptoss_builder.train.loop import train
@@ -91,9 +93,10 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 def _summary(result: Result, plan: Plan, run_dir: Path) -> str:
     steps = plan.spec.training.steps if plan.spec.training else 0
     if result.stopped_by is not None:
+        name = signal.Signals(result.stopped_by).name
         return (
-            f"stopped at step {result.steps_done} of {steps} by signal {result.stopped_by}; "
-            f"{result.checkpoint} is saved, go on with --resume"
+            f"stopped at step {result.steps_done} of {steps} by {name}; {result.checkpoint} is "
+            "saved, go on with --resume"
         )
     if not result.trained:
         return f"nothing to do: {run_dir} is at step {result.steps_done} of {steps}"
@@ -112,15 +115,6 @@ def _with_data(plan: Plan, data: str | None, tokenizer: str | None) -> Plan:
     }
     replaced = plan.spec.data.model_copy(update=given)
     return plan.model_copy(update={"spec": plan.spec.model_copy(update={"data": replaced})})
-
-
-def _require_train_extra() -> None:
-    try:
-        import numpy  # noqa: F401
-        import safetensors  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"training needs the package {error.name}; {install('train')}") from error
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -77,7 +78,8 @@ def open_corpus(path: Path, tokenizer: ByteTokenizer | JsonTokenizer, vocab: int
     if not path.exists():
         raise DataError(
             f"data.path {path} is not there; give a text file, a folder of text files or a "
-            "folder of token shards"
+            "folder of token shards, or fill it with the source of Python's standard library: "
+            f"python -m gptoss_builder.cli.prepare stdlib {shlex.quote(str(path))}"
         )
     if (path / MANIFEST).is_file():
         return _open_token_shards(path, tokenizer, vocab)

@@ -76,6 +76,42 @@ def test_one_wrong_value_or_gradient_stops_the_smoke_test(part, factor, shown, m
         bench._compare_dispatches(plans)
 
 
+CORE_ONLY = """
+import sys
+sys.modules.update(torch=None, triton=None, numpy=None, safetensors=None, tokenizers=None)
+from gptoss_builder.cli.{module} import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def _in_the_core_install(module, *arguments):
+    command = [sys.executable, "-c", CORE_ONLY.format(module=module), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("bench", ["smoke"]),
+        ("bench", ["w1w3"]),
+        ("prepare", ["shards", __file__, "out"]),
+        ("prepare", ["bpe", __file__, "out.json", "--vocab", "300"]),
+    ],
+)
+def test_without_the_extras_one_line_says_what_to_install(module, arguments):
+    done = _in_the_core_install(module, *arguments)
+    assert done.returncode == 2
+    assert "needs the package numpy; pip install '.[train]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["bench", "prepare", "train"])
+def test_help_needs_no_extras(module):
+    done = _in_the_core_install(module, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: " in done.stdout
+
+
 @pytest.mark.parametrize("what", ["w1w3", "moe"])
 def test_a_benchmark_shows_its_own_help(what):
     command = [sys.executable, "-m", "gptoss_builder.cli.bench", what, "--help"]

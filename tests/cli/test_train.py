@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from gptoss_builder.build_directory import write_build
 from gptoss_builder.cli import prepare
 from gptoss_builder.cli import train as cli
 from gptoss_builder.errors import InputError
-from gptoss_builder.plan.artifact import write_plan
 from gptoss_builder.train import checkpoint
 from tests.train.runs import TEXT, lines, run, small_plan
 
@@ -33,9 +35,8 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _build(folder: Path, training: dict[str, Any]) -> Path:
     directory = folder / "build" / "small-cpu"
-    directory.mkdir(parents=True)
     legal = training | {"optimizer": {"lr": 1e-2}}
-    write_plan(small_plan(folder, training=legal), directory / "plan.json")
+    write_build(small_plan(folder, training=legal), directory, {})
     return directory
 
 
@@ -76,7 +77,12 @@ def test_the_memory_flag_reaches_the_trainer(
 def test_data_can_be_put_elsewhere(build: Path, capsys) -> None:
     Path("text.txt").rename("moved.txt")
     assert cli.main([str(build)]) == 2
-    assert "text.txt is not there" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "text.txt is not there" in error
+    command = re.search(r"python -m gptoss_builder\.cli\.prepare (stdlib .*)", error)
+    assert command is not None
+    assert prepare.main(shlex.split(command[1])) == 0
+    assert cli.main([str(build), "--run", "stdlib", "--sample", "0"]) == 0
     assert cli.main([str(build), "--data", "moved.txt", "--sample", "0"]) == 0
 
 
@@ -131,6 +137,7 @@ def test_wrong_usage_is_exit_code_2(build: Path) -> None:
         ("execution.checkpointed_layers", [1], "execution.checkpointed_layers is [1], not []"),
         ("spec.model.moe.top_k", 9, "refuses: top_k is 9"),
         ("target.memory_bytes", 1, "target.memory_bytes is 1, not "),
+        ("spec.training.optimizer.lr", 2e-2, "optimizer.lr is 0.01 there and 0.02 in the plan"),
     ],
 )
 def test_a_plan_that_was_edited_is_refused(
@@ -148,6 +155,47 @@ def test_a_plan_that_was_edited_is_refused(
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        (
+            "spec.yaml",
+            "steps: 2",
+            "steps: 5",
+            "steps is 5 there and 2 in the plan (1 differ)",
+        ),
+        ("spec.yaml", "top_k:", "top_kk:", "small-cpu/spec.yaml:"),
+        ("spec.yaml", "gpu: cpu", "gpu: h200", "target.gpu is h200 there and cpu in the plan"),
+        ("launch.json", "null", "{}", "launch.json is not the launch configuration of the plan"),
+    ],
+)
+def test_what_was_edited_beside_the_plan_is_refused(
+    build: Path, capsys, name: str, old: str, new: str, message: str
+) -> None:
+    text = (build / name).read_text()
+    assert old in text
+    (build / name).write_text(text.replace(old, new))
+    assert cli.main([str(build), "--sample", "0"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.endswith("build it again with gptoss-build\n")
+    assert error.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("name", ["spec.yaml", "launch.json"])
+def test_a_build_that_lacks_a_file_is_refused(build: Path, capsys, name: str) -> None:
+    (build / name).unlink()
+    assert cli.main([str(build), "--sample", "0"]) == 2
+    assert f"build/small-cpu/{name}" in capsys.readouterr().err
+
+
+def test_a_comment_in_the_builds_spec_changes_nothing(build: Path) -> None:
+    text = (build / "spec.yaml").read_text()
+    (build / "spec.yaml").write_text(f"# as of today\n{text}")
+    assert cli.main([str(build), "--sample", "0", "--stop-after", "1"]) == 0
+
+
 def test_what_cannot_be_sampled_is_refused_before_training(build: Path, capsys) -> None:
     assert cli.main([str(build), "--prompt", "a" * 16]) == 2
     assert not Path("runs").exists()
@@ -160,6 +208,14 @@ def test_a_context_of_one_token_has_no_room_for_a_sample(
     build = _build(tmp_path, {"steps": 1, "context": 1})
     assert cli.main([str(build)]) == 0
     assert "no sample: the context has no room for a token" in capsys.readouterr().out
+
+
+def test_a_sample_holds_no_control_characters(build: Path, capsys) -> None:
+    prompt = "a\x1b[2J\r\x7f\x9b\n\té"
+    assert cli.main([str(build), "--sample", "2", "--stop-after", "1", "--prompt", prompt]) == 0
+    out = capsys.readouterr().out
+    assert "\na\ufffd[2J\ufffd\ufffd\ufffd\n\té" in out
+    assert all(char.isprintable() or char in "\n\t" for char in out[out.index("sample of") :])
 
 
 def test_a_terminal_that_knows_ascii_only_shows_the_sample(build: Path) -> None:
@@ -247,7 +303,7 @@ def test_sigterm_saves_and_has_its_own_exit_code(tmp_path: Path) -> None:
     assert process.returncode == cli.STOPPED == 3, err
     ((step, path),) = checkpoint.found(tmp_path / "run" / "checkpoints")
     assert checkpoint.load(path).step == step == lines(tmp_path / "run")[-1]["step"]
-    assert f"stopped at step {step} of 1000000 by signal 15" in out
+    assert f"stopped at step {step} of 1000000 by SIGTERM; " in out
     assert "SIGTERM: saving at the next step; again to stop at once" in err
 
 
