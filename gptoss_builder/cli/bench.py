@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gptoss_builder.cli.extras import TRAINING, require_packages
 from gptoss_builder.cli.output import (
     INTERRUPTED,
+    add_version,
     show_what_it_can,
     unread_output_is_no_failure,
 )
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, script in SCRIPTS.items():
         commands.add_parser(name, add_help=False, help=f"run benchmarks.{script} of a checkout")
+    add_version(parser)
     return parser
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
 
 from checkers.output.text import render
 from checkers.report import Report
@@ -18,6 +16,7 @@ from gptoss_builder.build_directory import (
     with_data_paths_from_here,
     write_build,
 )
+from gptoss_builder.cli.build_options import read_options
 from gptoss_builder.cli.output import (
     INTERRUPTED,
     show_what_it_can,
@@ -40,19 +39,16 @@ from gptoss_builder.plan.schema import Plan
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0 built, 2 bad input, 1 a failure of ours."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options = read_options(arguments)
     show_what_it_can()
     with unread_output_is_no_failure():
-        return _main(parser, options)
+        return _main(options)
 
 
-def _main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+def _main(options: argparse.Namespace) -> int:
     try:
         if options.example is not None:
             return _print_example(options.example)
-        if options.spec is None:
-            parser.error("name a spec, or print one to start from with --example")
         return _run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -70,7 +66,9 @@ def _main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     checked = check(options.spec, target=options.target)
     if checked.findings:
-        report = Report((options.spec,), checked.findings, checked.suppressed)
+        file = checked.document.file
+        unplanned = (file,) if checked.plan is None else ()
+        report = Report((file,), checked.findings, checked.suppressed, unplanned)
         colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         sys.stderr.write(render(report, colour=colour))
     asked = _tables(checked.plan, options) if checked.plan is not None else []
@@ -91,7 +89,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _tables(plan: Plan, options: argparse.Namespace) -> list[str]:
-    """The tables that were asked for in place of a build."""
+    """The tables that were asked for in place of a build.
+
+    Raises:
+        InputError: the spec has no training section.
+    """
     tables = [period_lines(plan)] if options.periods else []
     if options.cost or options.price is not None:
         tables.append(cost_lines(plan, price_per_hour=options.price))
@@ -168,65 +170,6 @@ def _compile(plan: Plan, *, wanted: bool) -> tuple[Plan, dict[str, bytes]]:
         files[f"{stem}.cubin"] = compiled.cubin
         files[f"{stem}.json"] = (report.model_dump_json(indent=2) + "\n").encode()
     return plan.model_copy(update={"kernel_build": "compiled"}), files
-
-
-def _price(text: str) -> float:
-    try:
-        price = float(text)
-    except ValueError:
-        price = -1.0
-    if not 0 <= price < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no price an hour; give a number from 0 on")
-    return price
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gptoss-build",
-        description="Check a spec, resolve it for a target, construct its model without memory, "
-        "compile its kernel for the card, and write the build directory that gptoss-train runs. "
-        "No GPU is needed.",
-        epilog="Exit codes: 0 built, 2 bad input (nothing is written), 1 a failure of ours.",
-    )
-    parser.add_argument("spec", metavar="SPEC", nargs="?", help="the spec, a YAML file")
-    parser.add_argument(
-        "--target",
-        metavar="T",
-        help="card (h200), architecture (sm80: its reference card) or cpu; wins over the spec's",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        help="the build directory; default build/<name>-<target>; an older build is replaced",
-    )
-    parser.add_argument(
-        "--no-compile",
-        action="store_true",
-        help="leave out the kernel's compile, which needs triton; the plan records it",
-    )
-    parser.add_argument(
-        "--periods",
-        action="store_true",
-        help="print what each checkpoint period needs in memory and FLOPs; writes nothing",
-    )
-    parser.add_argument(
-        "--cost",
-        action="store_true",
-        help="print time, GPU-hours and assumptions on every card; writes nothing",
-    )
-    parser.add_argument(
-        "--price",
-        metavar="P",
-        type=_price,
-        help="what an hour of a card costs, in any currency; asks for --cost",
-    )
-    parser.add_argument(
-        "--example",
-        metavar="NAME",
-        help="print a spec to start from: tiny, gpt_oss_smoke or gpt_oss_lite",
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from checkers.registry import RULES
 from checkers.report import Report
 from checkers.run import check_python
 from checkers.selection import Selection
-from gptoss_builder.cli.output import INTERRUPTED, show_what_it_can
+from gptoss_builder.cli.output import INTERRUPTED, add_version, drop, show_what_it_can, unwritten
 from gptoss_builder.errors import GptossError, InputError, MissingTritonError
 from gptoss_builder.files import write_text
 from gptoss_builder.findings import Finding, Severity
@@ -52,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gptoss-check: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # The reader has gone (head, less): point stdout elsewhere so that exit stays silent.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop(sys.stdout)  # The reader has gone (head, less).
         return FOUND
 
 
@@ -187,8 +186,14 @@ def _print(content: str, encoding: str | None = None) -> None:
     # A terminal of another encoding shows what it can; programs are given UTF-8.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=encoding, errors="replace")
-    sys.stdout.write(content)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(content)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop(sys.stdout)
+        raise unwritten(error) from error
 
 
 def _explain(code: str) -> int:
@@ -223,6 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--compile", action="store_true", help="compile the kernel for the card, without one")
     add("--fix", action="store_true", help="apply the repairs that leave no choice")
     add("--diff", action="store_true", help="show what --fix would do, and write nothing")
+    add_version(parser)
     return parser
 
 

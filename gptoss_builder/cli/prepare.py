@@ -19,6 +19,7 @@ from rich.progress import track
 from gptoss_builder.cli.extras import require_packages
 from gptoss_builder.cli.output import (
     INTERRUPTED,
+    add_version,
     show_what_it_can,
     unread_output_is_no_failure,
 )
@@ -204,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         "--tokenizer", default="bytes", metavar="PATH", help="bytes (default) or a tokenizer.json"
     )
     shards.set_defaults(run=_shards)
+    add_version(parser)
     return parser
 
 

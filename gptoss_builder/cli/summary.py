@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gptoss_builder.plan.cost_table import PREDICTED_FROM
 from gptoss_builder.plan.schema import MemoryEstimate, Plan
 
 GIB = 2**30
@@ -37,7 +38,8 @@ def summary(plan: Plan, directory: Path) -> str:
     if plan.cost is not None:
         lines.append(
             f"  speed       {plan.cost.tokens_per_second:,.0f} tokens/s, "
-            f"{plan.cost.gpu_hours:,.1f} GPU-hours in all ({plan.cost.source})"
+            f"{plan.cost.gpu_hours:,.1f} GPU-hours in all, "
+            f"predicted from {PREDICTED_FROM[plan.cost.source]}"
         )
     lines.append(f"wrote {directory}")
     if plan.spec.training is not None:

@@ -17,6 +17,7 @@ from gptoss_builder.cli.built import read_build
 from gptoss_builder.cli.extras import TRAINING, require_packages
 from gptoss_builder.cli.output import (
     INTERRUPTED,
+    add_version,
     show_what_it_can,
     unread_output_is_no_failure,
 )
@@ -181,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TOKENS",
         help="length of the sample at the end; 0 is none (default: 400)",
     )
+    add_version(parser)
     return parser
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gptoss_builder.errors import InputError
 from gptoss_builder.plan.fit import (
     Change,
     fastest_period,
@@ -38,10 +39,13 @@ def period_lines(plan: Plan) -> str:
     Extra is the part of a forward pass's FLOPs that is computed again, and step what that adds
     to a step without checkpointing and with `backward: save`. A card without a known memory
     fits nothing and refuses nothing.
+
+    Raises:
+        InputError: the spec has no training section.
     """
     rows, training = period_table(plan), plan.spec.training
     if training is None:
-        return f"{plan.spec.name}: the spec has no training section"
+        raise InputError(f"{plan.spec.name} has no training section, so it has no periods")
     known, available = plan.target.memory_bytes > 0, room(plan)
     forward, layers = plan.flops.forward.total, plan.spec.model.layers
     least = rows[0].step_flops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gptoss_builder.errors import TargetError
+from gptoss_builder.errors import InputError, TargetError
 from gptoss_builder.plan.cost import estimate_cost
 from gptoss_builder.plan.counts import count_flops
 from gptoss_builder.plan.memory import training_peak
@@ -14,6 +14,12 @@ from gptoss_builder.targets import CARDS, Target
 
 GIB = 2**30
 _TERA = 1e12
+PREDICTED_FROM = {
+    "measured": "rates measured on it",
+    "derived": "its rates, at an H200's efficiency",
+    "bound": "its full rates where none was measured: a bound",
+}
+"""What `Cost.source` means, in words."""
 
 
 class CardCost(NamedTuple):
@@ -51,16 +57,20 @@ def _on(plan: Plan, card: Target, price_per_hour: float | None) -> CardCost:
 def cost_lines(plan: Plan, *, price_per_hour: float | None = None) -> str:
     """The table over cards, then the parts of a step on the plan's own card.
 
-    Of a card other than the one that was measured, time is `derived`; a `bound` is what it takes
-    at least. Hours and price are of the whole run: one price an hour, whatever the card.
+    Every time is predicted, and each row says from what; a bound is what it takes at least. Hours
+    and price are of the whole run: one price an hour, whatever the card.
+
+    Raises:
+        InputError: the spec has no training section.
     """
     training = plan.spec.training
     if training is None:
-        return f"{plan.spec.name}: the spec has no training section"
+        raise InputError(f"{plan.spec.name} has no training section, so there is no cost to tell")
     tokens = training.micro_batch * training.context * training.accumulate
     lines = [
         f"{plan.spec.name}: {training.steps:,} steps of {tokens:,} tokens",
-        f"{'card':<11}{'ms a step':>11}{'tokens/s':>11}{'GPU-hours':>11}{'price':>12}  source",
+        f"{'card':<11}{'ms a step':>11}{'tokens/s':>11}{'GPU-hours':>11}{'price':>12}"
+        "  predicted from",
         *(_card_line(row) for row in card_costs(plan, price_per_hour=price_per_hour)),
     ]
     if plan.cost is None:
@@ -76,7 +86,7 @@ def _card_line(row: CardCost) -> str:
     note = f"; {row.problem}" if row.problem else ""
     return (
         f"{row.card:<11}{cost.step_seconds * 1e3:>11,.1f}{cost.tokens_per_second:>11,.0f}"
-        f"{_short(cost.gpu_hours):>11}{price:>12}  {cost.source}{note}"
+        f"{_short(cost.gpu_hours):>11}{price:>12}  {PREDICTED_FROM[cost.source]}{note}"
     )
 
 

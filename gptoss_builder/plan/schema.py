@@ -195,8 +195,9 @@ class Cost(Frozen):
     """Time and money of training on one card."""
 
     source: Literal["measured", "derived", "bound"]
-    """`measured`: efficiencies of this card; `derived`: an H200's, at this card's rates;
-    `bound`: a part was measured nowhere and counts at the full rate, so it takes at least this."""
+    """What the time is predicted from; of this spec nothing was run. `measured`: efficiencies
+    measured on this card; `derived`: an H200's, at this card's rates; `bound`: a part was
+    measured nowhere and counts at the full rate, so it takes at least this."""
     step_seconds: float
     """One optimizer step: all its micro-batches and the update."""
     tokens_per_second: float

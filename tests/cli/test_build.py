@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from gptoss_builder.build_directory import with_data_paths_from_here
+from gptoss_builder.cli import check
 from gptoss_builder.cli.build import main
 from gptoss_builder.plan.aot import Compiled, CompileReport, CompileRequest
 from gptoss_builder.plan.artifact import read_plan
@@ -93,12 +94,71 @@ def test_cost_is_a_table_over_cards_with_its_assumptions_and_nothing_is_written(
     assert main([spec, "--target", "h200", "--cost", "--price", "2.5"]) == 0
     text = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
-    assert lines["h200"][-1] == "measured"
-    assert lines["a100-80gb"][-1] == "derived"
+    assert lines["h200"][5:] == ["rates", "measured", "on", "it"]
+    assert lines["a100-80gb"][5:] == ["its", "rates,", "at", "an", "H200's", "efficiency"]
     hours, price = (float(lines["h200"][column].replace(",", "")) for column in (3, 4))
     assert price == pytest.approx(2.5 * hours, abs=1)
     assert "TFLOP/s on an H200" in text
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("target", ["h200", "a100-80gb"])
+def test_the_summary_calls_the_speed_a_prediction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    out = str(tmp_path / "out")
+    spec = str(SPECS / "gpt_oss_lite.yaml")
+    assert main([spec, "--target", target, "--no-compile", "--out", out]) == 0
+    (speed,) = (line for line in capsys.readouterr().out.splitlines() if "tokens/s" in line)
+    assert "predicted from" in speed
+    assert ("measured on it" in speed) == (target == "h200")
+
+
+@pytest.mark.parametrize("table", ["--cost", "--periods", "--price=2"])
+def test_a_spec_without_training_has_no_table_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str
+) -> None:
+    values = yaml.safe_load((SPECS / "tiny.yaml").read_text(encoding="utf-8"))
+    del values["training"], values["data"]
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    assert main([str(tmp_path / "spec.yaml"), table]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "has no training section" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left_out"),
+    [
+        (["SPEC", "--cost", "--out", "out"], "--out"),
+        (["SPEC", "--periods", "--no-compile"], "--no-compile"),
+        (["SPEC", "--price", "0", "--out", "out"], "--out"),
+        (["--example", "tiny", "SPEC"], "SPEC"),
+        (["--example", "tiny", "--cost"], "--cost"),
+        (["--example", "tiny", "--price", "0"], "--price"),
+        (["--example", "tiny", "--target", "h200"], "--target"),
+        (["--example", "tiny", "--out", "out"], "--out"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], left_out: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1].endswith(f"leave out {left_out}")
+    assert shown.out == ""
+
+
+def test_a_refused_spec_is_reported_as_the_check_reports_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = str(spec_file(tmp_path, name=""))
+    assert main([spec]) == 2
+    told = capsys.readouterr().err
+    assert check.main([spec]) == 1
+    assert told == capsys.readouterr().out
+    assert "memory and plan were not judged" in told
 
 
 @pytest.mark.parametrize("price", ["x", "-1", "nan", "inf"])

@@ -17,6 +17,8 @@ from tests.train.runs import lines, small_plan
 
 ROOT = Path(__file__).parents[2]
 SPEC = str(ROOT / "specs" / "tiny.yaml")
+LITE = str(ROOT / "specs" / "gpt_oss_lite.yaml")
+FULL = Path("/dev/full")
 
 
 def _start(folder: Path, command: str, *arguments: str, **pipes: int) -> subprocess.Popen[bytes]:
@@ -104,6 +106,37 @@ def test_other_commands_end_without_a_traceback(
     if "out" in arguments:
         written = "manifest.json" if command == "prepare" else "plan.json"
         assert (tmp_path / "out" / written).is_file()
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("build", f"{SPEC} --out out --no-compile"),
+        ("build", f"{LITE} --cost"),
+        ("build", "--example tiny"),
+        ("check", SPEC),
+        ("check", "--explain MO001"),
+        ("check", f"{SPEC} --format json"),
+    ],
+)
+def test_output_onto_a_full_disk_is_exit_1_with_a_message(
+    tmp_path: Path, command: str, arguments: str, buffered: bool
+) -> None:
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", f"gptoss_builder.cli.{command}", *arguments.split()],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "" if buffered else "1"},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(": the output was not written: No space left on device")
 
 
 @pytest.mark.parametrize(("command", "code"), [("build", 0), ("check", 0), ("train", 2)])

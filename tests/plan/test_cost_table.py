@@ -1,13 +1,18 @@
+from typing import get_args
+
 import pytest
 
-from gptoss_builder.plan.cost_table import card_costs, cost_lines
+from gptoss_builder.errors import InputError
+from gptoss_builder.plan.advice import period_lines
+from gptoss_builder.plan.cost_table import PREDICTED_FROM, card_costs, cost_lines
 from gptoss_builder.plan.resolve import resolve
+from gptoss_builder.plan.schema import Cost
 from gptoss_builder.targets import CARDS, lookup
 from tests.plan.specs import lite
 
 
 def plan(target="h200", **changes):
-    return resolve(lite(training__compile=True, **changes), lookup(target))
+    return resolve(lite(**{"training__compile": True, **changes}), lookup(target))
 
 
 def test_every_card_has_a_row_and_its_own_time():
@@ -38,13 +43,22 @@ def test_the_table_prints_every_assumption():
     row = next(line for line in text.splitlines() if line.startswith("h200 ")).split()
     assert float(row[1].replace(",", "")) == pytest.approx(one.cost.step_seconds * 1e3, abs=0.1)
     assert float(row[4].replace(",", "")) == pytest.approx(2 * one.cost.gpu_hours, abs=1)
-    assert row[5] == "measured"
+    assert row[5:] == ["rates", "measured", "on", "it"]
 
 
-def test_without_training_or_a_known_speed_there_is_a_sentence():
-    assert "no training" in cost_lines(resolve(lite(training=None), lookup("h200")))
+def test_without_training_there_is_no_table_and_of_no_known_speed_a_sentence():
+    for lines in (cost_lines, period_lines):
+        with pytest.raises(InputError, match="no training section"):
+            lines(resolve(lite(training=None), lookup("h200")))
     text = cost_lines(plan("cpu", training__precision="fp32", model__moe__dispatch="stacked"))
     assert text.splitlines()[-1] == "cpu: nothing is assumed about its speed"
+
+
+def test_every_source_that_a_cost_can_have_is_put_in_words():
+    sources = get_args(Cost.model_fields["source"].annotation)
+    assert set(PREDICTED_FROM) == set(sources)
+    bound = cost_lines(plan(training__compile=False)).splitlines()
+    assert any(line.startswith("h200 ") and "a bound" in line for line in bound)
 
 
 def test_a_run_of_seconds_is_not_free():
