@@ -38,5 +38,7 @@ def rule(spec: Spec) -> Iterator[Problem]:
             yield Problem(
                 "model.attention.window",
                 f"window is {window}, and {field} is {context}: window layers see every key",
-                f"set window below {context}, or make the layers full",
+                f"set window below {context}, or make the layers full"
+                if context > 1
+                else f"make the layers full, or set {field} to more than 1",
             )

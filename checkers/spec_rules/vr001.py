@@ -7,6 +7,7 @@ from checkers.rule import PlanRule, Problem
 from checkers.what_if import halved, larger_card, training_bytes
 from checkers.wording import GIB, either, gib
 from gptoss_builder.plan.advice import breakdown, single_changes
+from gptoss_builder.plan.fit import too_short
 from gptoss_builder.plan.schema import Plan
 
 SHORTEST_CHUNK = 512
@@ -72,12 +73,12 @@ def _way_out(plan: Plan, room: int) -> str:
     least = {"micro_batch": 1, "checkpoint_every": 1}
     context = halved(training.context, lambda context: fits(context=context, **least))
     ways = ["narrow the model"]
-    if context is not None:
+    card = larger_card(plan, lambda card: training_bytes(plan, card))
+    if context is not None and (card is None or not too_short(context, training)):
         with_these = "with micro_batch 1 and checkpoint_every 1"
         ways.insert(
             0, f"shorten training.context to {context} (now {training.context}) {with_these}"
         )
-    card = larger_card(plan, lambda card: training_bytes(plan, card))
     if card is not None:
         ways.append(f"take a larger card, such as {card}")
     return f"a micro_batch of 1 and checkpointing are not enough: {either(ways)}"

@@ -20,6 +20,8 @@ from gptoss_builder.spec.schema import Spec, TrainingSpec
 from gptoss_builder.targets import CARDS, Target
 
 GIB = 2**30
+FARTHEST = 8
+"""Part of the context, one in so many, below which a context is offered only if nothing else is."""
 _ROUNDING = 1e-9
 """Relative difference of FLOPs, which are floats, that means nothing."""
 
@@ -68,20 +70,34 @@ def nearest_changes(plan: Plan, available: int) -> tuple[Change, ...]:
     """Single changes after which training needs at most `available` bytes, the mildest of each.
 
     The largest micro-batch, the checkpoint period of fewest layers, `backward: recompute`, the
-    largest loss chunk, the longest context, and the smallest card.
+    largest loss chunk, the longest context, and the smallest card. A context of less than one
+    eighth trains another model, and is left out beside any other change.
     """
     training = plan.spec.training
     if training is None:
         return ()
-    found = (
+    found = [
         _largest(plan, "micro_batch", training.micro_batch, available),
         _longest_period(plan, training, available),
         _recompute(plan, available),
         _largest(plan, "loss_chunk", training.loss_chunk, available),
         _largest(plan, "context", training.context, available),
         _card(plan),
+    ]
+    changes = tuple(change for change in found if change is not None)
+    return tuple(change for change in changes if not _far(change, training)) or changes
+
+
+def too_short(context: int, training: TrainingSpec) -> bool:
+    """Whether a context is so far below the spec's that hardly anybody would take it."""
+    return context * FARTHEST < training.context
+
+
+def _far(change: Change, training: TrainingSpec) -> bool:
+    value = change.value
+    return (
+        change.field == "training.context" and isinstance(value, int) and too_short(value, training)
     )
-    return tuple(change for change in found if change is not None)
 
 
 def period_table(plan: Plan) -> tuple[Period, ...]:

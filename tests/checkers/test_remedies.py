@@ -73,6 +73,31 @@ def test_card_that_is_proposed_is_enough():
     assert "VR001" not in {finding.code for finding in again}
 
 
+@pytest.mark.parametrize(
+    ("context", "shorter", "card"),
+    [(2**20, True, True), (2**21, False, True), (2**23, True, False)],
+)
+def test_a_context_of_a_small_part_is_proposed_only_where_no_card_is_enough(context, shorter, card):
+    least = {"micro_batch": 1, "checkpoint_every": 1, "context": context, "eval_tokens": context}
+    spec = {
+        **changed(target__gpu="rtx4090", inference__context=4096),
+        "training": {**LITE["training"], **least},
+    }
+    attention = {**LITE["model"]["attention"], "rope": {"theta": 100000}}
+    spec["model"] = {**LITE["model"], "attention": attention}
+    (finding,) = (finding for finding in check(spec).findings if finding.code == "VR001")
+    assert ("shorten training.context to 131072" in finding.fix) == shorter
+    assert ("take a larger card" in finding.fix) == card
+
+
+def test_a_context_of_one_token_has_no_narrower_window():
+    spec = changed(training__context=1, training__eval_tokens=1)
+    found = [finding for finding in check(spec).findings if finding.code == "AT004"]
+    assert [finding.fix for finding in found] == [
+        "make the layers full, or set training.context to more than 1"
+    ]
+
+
 def test_no_card_is_proposed_where_none_is_enough():
     found = check(changed(model__vocab=2**31 - 1)).findings
     fixes = {finding.code: finding.fix for finding in found}

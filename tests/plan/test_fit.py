@@ -73,6 +73,23 @@ def test_the_card_offered_is_the_smallest_that_fits():
             assert total + margin > other.memory_bytes
 
 
+def test_a_context_below_an_eighth_is_offered_only_if_nothing_else_is():
+    tight = {"training__micro_batch": 1, "training__checkpoint_every": 1}
+    plan = plan_of("gtx1650", **tight, training__precision="fp32", training__context=32768)
+    shortest = plan_of("gtx1650", **tight, training__precision="fp32", training__context=2048)
+    available = shortest.memory.training.total_bytes
+    changes = nearest_changes(plan, available)
+    assert "training.context" not in {change.field for change in changes}
+    assert {change.field for change in changes} == {"target.gpu"}
+    roomy = plan.model_copy(update={"target": lookup("b300")})
+    (change,) = nearest_changes(roomy, available)
+    assert change.field == "training.context"
+    assert 2048 <= change.value < 32768 / 8
+    eighth = plan_of("gtx1650", **tight, training__precision="fp32", training__context=4096)
+    kept = nearest_changes(plan, eighth.memory.training.total_bytes)
+    assert "training.context" in {change.field for change in kept}
+
+
 def test_no_card_is_offered_where_the_own_is_large_enough_and_others_use_it():
     plan = plan_of("h200", training__micro_batch=8)
     needed = plan.memory.training.total_bytes
