@@ -66,6 +66,7 @@ bench: $(RUN_STAMP)  ## The kernel and the layer against their alternatives; nee
 docs: $(RUN_STAMP)  ## Write the generated pages and schemas again
 	$(BIN)/python -m gptoss_builder.spec.json_schema
 	$(BIN)/python -m gptoss_builder.plan.json_schema
+	$(BIN)/python -m gptoss_builder.cards_page
 	$(BIN)/python -m checkers.docs
 
 clean:

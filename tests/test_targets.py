@@ -1,5 +1,8 @@
+from pathlib import Path
+
 import pytest
 
+from gptoss_builder import cards_page
 from gptoss_builder.errors import TargetError
 from gptoss_builder.targets import ARCHITECTURES, CARDS, lookup
 
@@ -92,3 +95,15 @@ def test_grouped_products_are_native_on_hopper_and_data_centre_blackwell_only():
 
 def test_every_card_says_where_its_figures_come_from():
     assert all(card.evidence for card in CARDS.values())
+
+
+def test_the_page_of_cards_is_fresh_and_has_every_figure_with_its_evidence():
+    published = Path(__file__).parents[1] / cards_page.PAGE
+    assert published.read_text(encoding="utf-8") == cards_page.page(), "run `make docs`"
+    rows = [line.strip("| ").split(" | ") for line in cards_page.page().split("\n")]
+    cards = {row[0].strip("`"): row for row in rows if row[0].strip("`") in CARDS}
+    assert cards.keys() == CARDS.keys() - {"cpu"}
+    assert cards["h200"][2:5] == ["140.40", "measured", "4,800"]
+    assert cards["t4"][1:8] == ["sm75", "14.70", "derived", "300", "–", "65", "8.1"]
+    assert {row[0].strip("`") for row in rows} >= set(ARCHITECTURES)
+    assert all(row[-1] == CARDS[name].evidence for name, row in cards.items())

@@ -50,11 +50,11 @@ def packaged_schema() -> dict[str, Any]:
 
 def published(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield every generated file of a checkout, with the content that it should have."""
+    for spec in sorted((root / "specs").glob("*.yaml")):  # first: the page shows one of the copies
+        yield root / _DATA / "specs" / spec.name, spec.read_text(encoding="utf-8")
     yield root / "docs/spec.schema.json", schema_text()
     yield root / "docs/spec.md", reference_page()
     yield root / _DATA / "spec.schema.json", schema_text()
-    for spec in sorted((root / "specs").glob("*.yaml")):
-        yield root / _DATA / "specs" / spec.name, spec.read_text(encoding="utf-8")
 
 
 def main(arguments: list[str]) -> int:

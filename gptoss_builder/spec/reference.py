@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from importlib import resources
 
 from gptoss_builder.spec.fields import ITEM, Pattern, SpecField, fields
 from gptoss_builder.spec.parsed import MAX_DEPTH, MAX_VALUES
@@ -15,9 +16,9 @@ _INTRODUCTION = f"""\
 
 <!-- Generated from gptoss_builder/spec/schema.py by `make docs`; edit that file. -->
 
-One YAML file describes a model and how it is trained. Every field is in one of the tables below;
-a key that is not is refused. `docs/spec.schema.json` is the same as a JSON Schema, for editors:
-put this line at the top of a spec.
+One YAML file describes a model and how it is trained. Every field is in one of the tables below the
+example; a key that is not is refused. `docs/spec.schema.json` is the same as a JSON Schema, for
+editors: put this line at the top of a spec.
 
 ```yaml
 # yaml-language-server: $schema=../docs/spec.schema.json
@@ -40,10 +41,21 @@ put this line at the top of a spec.
 """
 
 
+EXAMPLE = "gpt_oss_lite"
+"""The shipped spec that the page shows whole."""
+_EXAMPLE_HEAD = f"""\
+## A whole spec
+
+`specs/{EXAMPLE}.yaml`, which `gptoss-build --example {EXAMPLE}` prints:
+"""
+
+
 def reference_page() -> str:
-    """Write the page, in Markdown."""
+    """Write the page, in Markdown; the example is the copy that the package carries."""
+    shipped = resources.files("gptoss_builder") / "data" / "specs" / f"{EXAMPLE}.yaml"
+    example = f"{_EXAMPLE_HEAD}\n```yaml\n{shipped.read_text(encoding='utf-8')}```\n"
     sections = [field for field in fields().values() if field.kind == "section"]
-    return "\n".join([_INTRODUCTION, *(_section(section) for section in sections)])
+    return "\n".join([_INTRODUCTION, example, *(_section(section) for section in sections)])
 
 
 def _section(section: SpecField) -> str:

@@ -100,6 +100,14 @@ def test_the_reference_page_has_every_field_with_its_meaning() -> None:
         assert all(cells), row
 
 
+def test_the_reference_page_has_a_whole_spec_that_is_legal() -> None:
+    page = PUBLISHED[ROOT / "docs/spec.md"]
+    (example,) = (block for block in page.split("```") if "\nspec: 1\n" in block)
+    document = read(example.removeprefix("yaml\n"))
+    assert (document.findings, document.spec is not None) == ((), True)
+    assert document.text == (ROOT / "specs/gpt_oss_lite.yaml").read_text(encoding="utf-8")
+
+
 def leaves(data: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
     """Give every path in plain values, sections included."""
     items = data.items() if isinstance(data, dict) else enumerate(data)
