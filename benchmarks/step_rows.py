@@ -18,7 +18,7 @@ Backward = Literal["recompute", "save"]
 BACKWARDS: tuple[Backward, ...] = ("recompute", "save")
 ADVISED = "auto"
 """In place of a period: the period and backward of fewest FLOPs that the plan says fit."""
-ALTERNATIVES = ("hf", "hf-bf16")
+ALTERNATIVES = ("hf", "hf-as-is", "hf-bf16")
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class Row:
     name: str
     shape: str
     alternative: str = ""
-    """`hf` or `hf-bf16`; "" for this project's trainer."""
+    """One of `ALTERNATIVES`; "" for this project's trainer."""
     period: int | None = 0
     """Checkpoint period; None for what the plan advises."""
     backward: Backward = "recompute"
 
 
 def parse_row(text: str) -> Row:
-    """Read `SHAPE[:PERIOD[:BACKWARD]]`, or `hf[:SHAPE]` and `hf-bf16[:SHAPE]`.
+    """Read `SHAPE[:PERIOD[:BACKWARD]]`, or `ALTERNATIVE[:SHAPE]`.
 
     Raises:
         argparse.ArgumentTypeError: it is none of these.

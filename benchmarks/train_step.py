@@ -1,7 +1,7 @@
 """One optimizer step of whole models on the GPU at hand: checked, then timed, row by row.
 
     python -m benchmarks.train_step --target h200 --out step.json
-    python -m benchmarks.train_step --rows lite:0 lite:0:save long:auto hf hf-bf16 --profile
+    python -m benchmarks.train_step --rows lite:0 lite:0:save long:auto hf hf-as-is --profile
 
 A row is `SHAPE[:PERIOD[:BACKWARD]]` (see `benchmarks.step_rows`; put rows of one shape after each
 other, so that they share compiled code), or an alternative (`benchmarks.hugging_face`). Before
@@ -29,7 +29,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import get_args
+from typing import cast, get_args
 
 import torch
 from torch import Tensor
@@ -138,8 +138,8 @@ def measure(row: Row, plan: Plan, options: argparse.Namespace, *, check: bool) -
     batch = random_batch(plan)
     found: Found = {}
     if row.alternative:
-        masters = row.alternative == "hf"
-        make = functools.partial(hugging_face.make_step, plan, batch.tokens_ABT[0], masters=masters)
+        how = cast(hugging_face.How, row.alternative)
+        make = functools.partial(hugging_face.make_step, plan, batch.tokens_ABT[0], how)
     else:
         exact = step_check.plain_result(plan, batch) if check else None
         free()

@@ -16,7 +16,7 @@ def plan():
 
 
 def test_the_model_has_the_plans_size(plan):
-    module = hugging_face.model(plan, masters=False, device="cpu")
+    module = hugging_face.model(plan, "hf-bf16", device="cpu")
     spec = plan.spec.model
     gates = spec.layers * spec.d_model  # of the shared experts
     sinks = spec.layers * spec.attention.heads
@@ -26,8 +26,9 @@ def test_the_model_has_the_plans_size(plan):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # dynamo's, of transformers' code
-def test_experts_products_of_fp32_masters_run_in_bf16(plan):
-    module = hugging_face.model(plan, masters=True, device="cpu")
+@pytest.mark.parametrize(("how", "dtype"), [("hf", torch.bfloat16), ("hf-as-is", torch.float32)])
+def test_experts_products_run_in_bf16_where_weights_are_cast(plan, how, dtype):
+    module = hugging_face.model(plan, how, device="cpu")
     seen = []
 
     def backend(graph, _):
@@ -40,9 +41,9 @@ def test_experts_products_of_fp32_masters_run_in_bf16(plan):
 
     compiled = torch.compile(module, backend=backend)
     tokens_BT = torch.randint(plan.spec.model.vocab, (2, 16))
-    loss = hugging_face.loss_of(compiled, tokens_BT, masters=True)
+    loss = hugging_face.loss_of(compiled, tokens_BT, how)
     loss.backward()
-    assert seen == [torch.bfloat16] * (2 * plan.spec.model.layers)
+    assert seen == [dtype] * (2 * plan.spec.model.layers)
     assert loss.dtype == torch.float32
     assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
     assert all(parameter.grad.dtype == torch.float32 for parameter in module.parameters())
