@@ -34,8 +34,13 @@ def with_data_paths_from_here(spec: Spec, spec_directory: Path) -> Spec:
     A build has no place of its own that it could name without naming this machine, so its
     paths are relative to where `gptoss-build` ran; `gptoss-train` is run from there, or is
     told with `--data`.
+
+    Raises:
+        InputError: as `with_data_paths`.
     """
-    return with_data_paths(spec, lambda path: os.path.relpath(spec_directory / path))
+    # `..` beside a link leads out of what it links to, which relpath, going by names, cannot know
+    folder = spec_directory.resolve()
+    return with_data_paths(spec, lambda path: os.path.relpath(folder / path))
 
 
 def refuse_foreign(directory: Path) -> None:

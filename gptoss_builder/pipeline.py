@@ -92,7 +92,7 @@ def make_plan(source: Source, *, target: str | None = None) -> Plan:
 
     Raises:
         SpecError: the spec has errors; its `findings` are all of them.
-        InputError, TargetError: as `check`.
+        InputError, TargetError: as `check`; InputError also of a folder whose name is not UTF-8.
     """
     checked = check(source, target=target)
     if checked.errors or checked.plan is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -17,7 +18,8 @@ from gptoss_builder.spec.load import load_spec
 SET_LATER = frozenset({"kernel_build", "cost.price", "cost.price_per_hour"})
 """Fields of a plan that do not come from its spec."""
 
-_BUILD_AGAIN = "change the spec that you built from, and build it again with gptoss-build"
+_AGAIN = "build it again with gptoss-build"
+_BUILD_AGAIN = f"change the spec that you built from, and {_AGAIN}"
 
 
 def read_build(directory: Path) -> Plan:
@@ -44,28 +46,39 @@ def read_build(directory: Path) -> Plan:
 
 
 def _require_of_its_spec(plan: Plan, path: Path) -> None:
+    """Raise unless the plan is what its spec comes to, whatever data lie where it says today.
+
+    What is suppressed was judged where it was built, perhaps for another card and beside other
+    data; `--data` may replace the data, and the trainer looks at those that it uses.
+    """
+    elsewhere: dict[str, object] = {"data": None, "suppress": ()}
     try:
-        again = make_plan(plan.spec, target=plan.target.name)
+        again = make_plan(plan.spec.model_copy(update=elsewhere), target=plan.target.name)
     except InputError as error:
         raise ArtifactError(
-            f"{path} holds a spec that this version refuses: {error}; mend the spec and build it "
-            "again with gptoss-build"
+            f"{path} holds a spec that this version refuses: {_first_line(error)}; mend the spec "
+            f"and {_AGAIN}"
         ) from error
+    kept = {field: getattr(plan.spec, field) for field in elsewhere}
+    again = again.model_copy(update={"spec": again.spec.model_copy(update=kept)})
     differing = [each for each in _differences(plan, again) if each[0] not in SET_LATER]
     if differing:
         field, have, made = differing[0]
         raise ArtifactError(
             f"{path} is not what this version makes of its spec: {field} is {have}, not {made} "
-            f"({len(differing)} differ); build it again with gptoss-build"
+            f"({len(differing)} differ); {_AGAIN}"
         )
+
+
+def _first_line(error: InputError) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _require_same_spec(plan: Plan, path: Path) -> None:
     try:
         written = load_spec(path)
     except InputError as error:
-        first = str(error).splitlines()[0]
-        raise ArtifactError(f"{first}; {_BUILD_AGAIN}") from error
+        raise ArtifactError(f"{_first_line(error)}; {_BUILD_AGAIN}") from error
     differing = _differences(written, plan.spec)
     if differing:
         field, have, planned = differing[0]
@@ -77,9 +90,11 @@ def _require_same_spec(plan: Plan, path: Path) -> None:
 
 def _require_same_launch(plan: Plan, path: Path) -> None:
     try:
-        same = path.read_bytes() == launch_text(plan).encode()
+        same = json.loads(path.read_bytes()) == json.loads(launch_text(plan))
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror}; {_BUILD_AGAIN}") from error
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}; {_AGAIN}") from error
+    except (ValueError, RecursionError):  # no JSON
+        same = False
     if not same:
         raise ArtifactError(f"{path} is not the launch configuration of the plan; {_BUILD_AGAIN}")
 
