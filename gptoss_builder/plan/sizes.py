@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -68,6 +69,16 @@ class Sizes:
     """Bytes of one [tokens, d_model] tensor of the residual stream."""
     wide: int
     """The same in fp32."""
+
+
+def loss_block(vocab: int) -> int:
+    """Logits of a row that the loss looks at as one block: a divisor of `vocab`.
+
+    torch.compile keeps up to 1,024 of a row in registers and reads them once; where the largest
+    power of two in `vocab` is short, a block is the whole row.
+    """
+    block = math.gcd(vocab, 1024)
+    return block if block >= 32 else vocab
 
 
 def sizes(spec: Spec, execution: Execution, batch: int, length: int) -> Sizes:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gptoss_builder.plan.layer_memory import DX, DY, GRADIENTS, TEMPORARIES, Layer, norm_backward
 from gptoss_builder.plan.schema import Execution, Moment, ParameterCounts
-from gptoss_builder.plan.sizes import FP32, INT64, Sizes, sizes
+from gptoss_builder.plan.sizes import FP32, INT64, Sizes, loss_block, sizes
 from gptoss_builder.plan.tape import Sum, Tape
 from gptoss_builder.spec.schema import LayerKind, Spec, TrainingSpec
 
@@ -189,8 +189,11 @@ class _Step:
         chunk = min(training.loss_chunk, size.tokens)
         logits = chunk * self.vocab
         tape.hold("logits of a chunk", logits * size.element)
-        if not size.fused:
-            tape.touch("fp32 copy of the logits", logits * FP32)
+        blocks = 2 * (logits // loss_block(self.vocab)) * FP32
+        if size.fused:
+            tape.touch("maxima and sums of blocks", blocks)
+        else:
+            tape.touch("fp32 copy of the logits", logits * FP32 + blocks)
         return tape
 
     def _backward(self, forward: dict[LayerKind, Tape], kept: list[int]) -> Sum:

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gptoss_builder.train.loss import IGNORE, cross_entropy_sum, linear_cross_entropy
+from gptoss_builder.train.loss import (
+    IGNORE,
+    _log_sum_exp,
+    cross_entropy_sum,
+    linear_cross_entropy,
+)
 from tests.tolerances import assert_close
 
 Z_LOSS = 0.03
@@ -43,8 +48,9 @@ def _exact(
 
 @pytest.mark.parametrize("chunk", [1, 7, 63, 64, 1000])
 @pytest.mark.parametrize("z_loss", [0.0, Z_LOSS])
-def test_values_and_gradients_equal_float64(chunk: int, z_loss: float) -> None:
-    x_TD, w_VD, label_T = _inputs(63, 20, 65)
+@pytest.mark.parametrize("vocab", [65, 96, 2048])  # one block, three, two
+def test_values_and_gradients_equal_float64(vocab: int, chunk: int, z_loss: float) -> None:
+    x_TD, w_VD, label_T = _inputs(63, 20, vocab)
     objective, nll, dx_TD, dw_VD = _exact(x_TD, w_VD, label_T, 0.125, z_loss)
     x_TD.requires_grad_()
     w_VD.requires_grad_()
@@ -168,6 +174,14 @@ class _Peak(torch.utils._python_dispatch.TorchDispatchMode):
         return out
 
 
+def test_a_block_of_impossible_words_leaves_the_rest_alone() -> None:
+    logits_CV = torch.randn(5, 96)
+    logits_CV[:, 32:64] = -torch.inf
+    logits_CV[:, 70] = 80.0
+    found = _log_sum_exp(logits_CV)
+    assert_close(found[:, 0], logits_CV.double().logsumexp(1))
+
+
 @pytest.mark.parametrize("chunk", [16, 256])
 def test_no_tensor_has_more_logits_than_a_chunk(chunk: int) -> None:
     tokens, width, vocab = 1024, 4, 3001
@@ -181,8 +195,9 @@ def test_no_tensor_has_more_logits_than_a_chunk(chunk: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler trips over torch's own warnings
-def test_compiled_terms_equal_the_plain_ones() -> None:
-    x_TD, w_VD, label_T = _inputs(63, 20, 65)
+@pytest.mark.parametrize("vocab", [65, 2048])
+def test_compiled_terms_equal_the_plain_ones(vocab: int) -> None:
+    x_TD, w_VD, label_T = _inputs(63, 20, vocab)
     _, nll, dx_TD, dw_VD = _exact(x_TD, w_VD, label_T, 1.0, Z_LOSS)
     x_TD.requires_grad_()
     w_VD.requires_grad_()
