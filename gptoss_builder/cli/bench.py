@@ -11,14 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gptoss_builder.cli.command import add_version, run_command
 from gptoss_builder.cli.extras import TRAINING, require_packages
-from gptoss_builder.cli.output import (
-    INTERRUPTED,
-    add_version,
-    show_what_it_can,
-    unread_output_is_no_failure,
-)
-from gptoss_builder.errors import GptossError, InputError, RunError, SpecError
+from gptoss_builder.errors import InputError, RunError, SpecError
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.targets import ARCHITECTURES, lookup
 
@@ -40,25 +35,17 @@ SCRIPTS = {"w1w3": "w1w3", "moe": "moe_layer"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: 0 when all is well, 1 when a check failed, 2 for wrong usage."""
+    return run_command("gptoss-bench", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options, rest = _parser().parse_known_args(arguments)
-    show_what_it_can()
-    with unread_output_is_no_failure():
-        return _main(options, rest)
-
-
-def _main(options: argparse.Namespace, rest: Sequence[str]) -> int:
-    try:
-        if options.what == "smoke":
-            if rest:
-                raise InputError(f"smoke does not know {' '.join(rest)}; see --help")
-            smoke(options.target)
-        else:
-            _script(SCRIPTS[options.what], rest)
-    except GptossError as error:
-        print(f"gptoss-bench: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    if options.what == "smoke":
+        if rest:
+            raise InputError(f"smoke does not know {' '.join(rest)}; see --help")
+        smoke(options.target)
+    else:
+        _script(SCRIPTS[options.what], rest)
     return 0
 
 

@@ -17,11 +17,7 @@ from gptoss_builder.build_directory import (
     write_build,
 )
 from gptoss_builder.cli.build_options import read_options
-from gptoss_builder.cli.output import (
-    INTERRUPTED,
-    show_what_it_can,
-    unread_output_is_no_failure,
-)
+from gptoss_builder.cli.command import run_command
 from gptoss_builder.cli.summary import summary
 from gptoss_builder.errors import (
     GptossError,
@@ -39,31 +35,12 @@ from gptoss_builder.plan.schema import Plan
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0 built, 2 bad input, 1 a failure of ours."""
-    options = read_options(arguments)
-    show_what_it_can()
-    with unread_output_is_no_failure():
-        return _main(options)
-
-
-def _main(options: argparse.Namespace) -> int:
-    try:
-        if options.example is not None:
-            return _print_example(options.example)
-        return _run(options)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except GptossError as error:
-        print(f"gptoss-build: {error}", file=sys.stderr)
-        return error.exit_code
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        print(f"gptoss-build: {error.filename}: {error.strerror}; set --out", file=sys.stderr)
-        return InputError.exit_code
-    except OSError as error:
-        print(f"gptoss-build: the build was not written: {error.strerror}", file=sys.stderr)
-        return GptossError.exit_code
+    return run_command("gptoss-build", lambda: _run(read_options(arguments)))
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.example is not None:
+        return _print_example(options.example)
     checked = check(options.spec, target=options.target)
     if checked.findings:
         file = checked.document.file
@@ -78,14 +55,22 @@ def _run(options: argparse.Namespace) -> int:
         return InputError.exit_code
     if asked:
         return 0
-    plan = _plan_from_here(checked)
-    directory = options.out or default_directory(plan)
-    refuse_foreign(directory)
-    _prove(plan)
-    plan, kernels = _compile(plan, wanted=not options.no_compile)
-    write_build(plan, directory, kernels)
-    print(summary(plan, directory))
+    _build(_plan_from_here(checked), options)
     return 0
+
+
+def _build(plan: Plan, options: argparse.Namespace) -> None:
+    directory = options.out or default_directory(plan)
+    try:
+        refuse_foreign(directory)
+        _prove(plan)
+        plan, kernels = _compile(plan, wanted=not options.no_compile)
+        write_build(plan, directory, kernels)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise InputError(f"{error.filename}: {error.strerror}; set --out") from error
+    except OSError as error:
+        raise GptossError(f"the build was not written: {error.strerror}") from error
+    print(summary(plan, directory))
 
 
 def _tables(plan: Plan, options: argparse.Namespace) -> list[str]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from gptoss_builder.cli.output import add_version
+from gptoss_builder.cli.command import add_version
 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:

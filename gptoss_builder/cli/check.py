@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import multiprocessing
 import os
 import signal
@@ -22,8 +21,8 @@ from checkers.registry import RULES
 from checkers.report import Report
 from checkers.run import check_python
 from checkers.selection import Selection
-from gptoss_builder.cli.output import INTERRUPTED, add_version, drop, show_what_it_can, unwritten
-from gptoss_builder.errors import GptossError, InputError, MissingTritonError
+from gptoss_builder.cli.command import add_version, run_command
+from gptoss_builder.errors import InputError, MissingTritonError
 from gptoss_builder.files import write_text
 from gptoss_builder.findings import Finding, Severity
 from gptoss_builder.pipeline import check
@@ -42,18 +41,7 @@ MANY = 64
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0 clean, 1 errors found, 2 wrong usage."""
-    options = _parser().parse_args(arguments)
-    show_what_it_can()
-    try:
-        return _run(options)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except GptossError as error:
-        print(f"gptoss-check: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        drop(sys.stdout)  # The reader has gone (head, less).
-        return FOUND
+    return run_command("gptoss-check", lambda: _run(_parser().parse_args(arguments)))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -184,16 +172,10 @@ def _write(report: Report, options: argparse.Namespace) -> None:
 
 def _print(content: str, encoding: str | None = None) -> None:
     # A terminal of another encoding shows what it can; programs are given UTF-8.
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if encoding is not None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding=encoding, errors="replace")
-    try:
-        sys.stdout.write(content)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        drop(sys.stdout)
-        raise unwritten(error) from error
+    sys.stdout.write(content)
+    sys.stdout.flush()  # before what is said on standard error
 
 
 def _explain(code: str) -> int:

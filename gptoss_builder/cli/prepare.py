@@ -16,14 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from gptoss_builder.cli.command import add_version, run_command
 from gptoss_builder.cli.extras import require_packages
-from gptoss_builder.cli.output import (
-    INTERRUPTED,
-    add_version,
-    show_what_it_can,
-    unread_output_is_no_failure,
-)
-from gptoss_builder.errors import DataError, GptossError
+from gptoss_builder.errors import DataError
 from gptoss_builder.files import new_directory
 from gptoss_builder.tokenizer import load_tokenizer
 from gptoss_builder.train.collect import MARK, MAX_BYTES, MIN_BYTES, SUFFIXES, collect
@@ -75,24 +70,12 @@ def stdlib_text(directory: Path, *, source: Path | None = None) -> tuple[int, in
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 2 is bad input, 1 a failure to write."""
+    return run_command("prepare", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
-    show_what_it_can()
-    with unread_output_is_no_failure():
-        return _main(options)
-
-
-def _main(options: argparse.Namespace) -> int:
-    try:
-        options.run(options)
-    except GptossError as error:
-        print(f"prepare: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"prepare: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("prepare: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    options.run(options)
     return 0
 
 

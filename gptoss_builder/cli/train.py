@@ -11,17 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from gptoss_builder.cli.built import read_build
+from gptoss_builder.cli.command import add_version, run_command
 from gptoss_builder.cli.extras import TRAINING, require_packages
-from gptoss_builder.cli.output import (
-    INTERRUPTED,
-    add_version,
-    show_what_it_can,
-    unread_output_is_no_failure,
-)
-from gptoss_builder.errors import GptossError, InputError
+from gptoss_builder.errors import InputError
 from gptoss_builder.plan.schema import Plan
 
 if TYPE_CHECKING:
@@ -33,33 +26,20 @@ STOPPED = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; see `EPILOG` for the exit codes."""
+    return run_command("gptoss-train", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
-    show_what_it_can()
-    with unread_output_is_no_failure():
-        return _main(options)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        # the compiler's remarks on its own choices: nothing that a user could act on, and one
+        # advises what would make fp32 inexact
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
+        return _run(options)
 
 
-def _main(options: argparse.Namespace) -> int:
-    console = Console()
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
-            # the compiler's remarks on its own choices: nothing that a user could act on, and one
-            # advises what would make fp32 inexact
-            warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
-            return _run(options, console)
-    except GptossError as error:
-        print(f"gptoss-train: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"gptoss-train: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("gptoss-train: interrupted", file=sys.stderr)
-        return INTERRUPTED
-
-
-def _run(options: argparse.Namespace, console: Console) -> int:
+def _run(options: argparse.Namespace) -> int:
     build = Path(options.build)
     plan = _with_data(read_build(build), options.data, options.tokenizer)
     run_dir = Path(options.run) if options.run else Path("runs") / build.resolve().name
@@ -80,7 +60,6 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         stop_after=options.stop_after,
         device=options.device,
         unchecked_memory=options.unchecked_memory,
-        console=console,
     )
     print(_summary(result, plan, run_dir))
     if result.stopped_by is not None:

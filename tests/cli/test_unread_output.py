@@ -18,6 +18,7 @@ from tests.train.runs import lines, small_plan
 ROOT = Path(__file__).parents[2]
 SPEC = str(ROOT / "specs" / "tiny.yaml")
 LITE = str(ROOT / "specs" / "gpt_oss_lite.yaml")
+BAD = str(ROOT / "tests" / "checkers" / "rules" / "mo001" / "bad.yaml")
 FULL = Path("/dev/full")
 
 
@@ -91,8 +92,10 @@ def test_a_failure_keeps_its_exit_code(tmp_path: Path) -> None:
         ("build", ["--example", "tiny"], 0),
         ("bench", ["smoke", "--target", "cpu"], 0),
         ("prepare", ["shards", SPEC, "out"], 0),
-        ("check", [SPEC], 1),
-        ("check", ["--explain", "MO001"], 1),
+        ("check", [SPEC], 0),
+        ("check", [BAD], 1),
+        ("check", ["--explain", "MO001"], 0),
+        ("build", ["--help"], 0),
     ],
 )
 def test_other_commands_end_without_a_traceback(
@@ -119,6 +122,7 @@ def test_other_commands_end_without_a_traceback(
         ("check", SPEC),
         ("check", "--explain MO001"),
         ("check", f"{SPEC} --format json"),
+        ("train", "--help"),
     ],
 )
 def test_output_onto_a_full_disk_is_exit_1_with_a_message(
