@@ -136,11 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--data",
-        type=_path,
+        type=_data_path,
         metavar="PATH",
         help="text or token shards in place of the spec's data.path",
     )
-    add("--tokenizer", type=_path, metavar="PATH", help="in place of the spec's data.tokenizer")
+    add(
+        "--tokenizer", type=_data_path, metavar="PATH", help="in place of the spec's data.tokenizer"
+    )
     add(
         "--stop-after",
         type=_step,
@@ -183,11 +185,16 @@ def _path(text: str) -> str:
     return text
 
 
+def _data_path(text: str) -> str:
+    """A path that the checkpoints and the record of a run can hold."""
+    return _text(_path(text))
+
+
 def _text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError("the text is not UTF-8") from error
+        raise argparse.ArgumentTypeError("it is not UTF-8") from error
     return text
 
 

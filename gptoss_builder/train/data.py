@@ -42,16 +42,24 @@ class TrainingData(Protocol):
 
 
 def require_training_data(data: object) -> None:
-    """Hold a user's object to `TrainingData`.
+    """Hold a user's object to `TrainingData`, before a run leaves checkpoints that hold it.
 
     Raises:
-        DataError: it lacks one of its members.
+        DataError: it lacks one of its members, or one that is no method has another type.
     """
     members = ("identity", "held_out_count", "sequence", "held_out")
     missing = [name for name in members if not hasattr(data, name)]
     if missing:
         raise DataError(
             f"{type(data).__name__} has no {', '.join(missing)}; see train.data.TrainingData"
+        )
+    identity, held_out_count = (getattr(data, name) for name in members[:2])
+    if not isinstance(identity, str):
+        raise DataError(f"{type(data).__name__}.identity is {identity!r}; it must be a text")
+    if not isinstance(held_out_count, int | np.integer) or held_out_count < 0:
+        raise DataError(
+            f"{type(data).__name__}.held_out_count is {held_out_count!r}; it must be a whole "
+            "number from 0 on"
         )
 
 
@@ -191,7 +199,10 @@ class Loader:
         return batch
 
     def _fill(self, batch: Tensor, where: tuple[int, int], pair: Pair, name: str) -> None:
-        tokens, labels = (np.asarray(ids) for ids in pair)
+        try:
+            tokens, labels = (np.asarray(ids) for ids in pair)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{name} sequence is no pair of tokens and labels: {error}") from error
         context = self._shape[2]
         if tokens.dtype.kind not in "iu" or labels.dtype.kind not in "iu":
             raise DataError(

@@ -119,6 +119,8 @@ def test_wrong_usage_is_exit_code_2(build: Path) -> None:
         ["--tokenizer", ""],
         ["--run", ""],
         ["--prompt", "\udcff"],
+        ["--data", "text\udcff"],
+        ["--tokenizer", "\udcff.json"],
         ["--nope"],
     ]
     for arguments in ([], *([str(build), *option] for option in wrong)):

@@ -484,6 +484,29 @@ def test_what_is_not_training_data_is_refused(tmp_path: Path) -> None:
     halves = _Counting(held=1, type_=lambda ids: np.array(ids) + 0.5)
     with pytest.raises(DataError, match="tokens of float64 and labels of float64"):
         run(plan, tmp_path / "floats", data=halves)
+    alone = _Counting(held=1)
+    alone.sequence = lambda position: np.arange(17)  # type: ignore[method-assign]
+    with pytest.raises(DataError, match="training 0 sequence is no pair of tokens and labels"):
+        run(plan, tmp_path / "alone", data=alone)
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "message"),
+    [
+        ("identity", None, "identity is None; it must be a text"),
+        ("identity", ("shard", 3), "it must be a text"),
+        ("held_out_count", 1.5, "held_out_count is 1.5; it must be a whole number"),
+        ("held_out_count", -1, "held_out_count is -1; it must be a whole number"),
+    ],
+)
+def test_data_whose_checkpoints_could_not_be_read_back_are_refused(
+    tmp_path: Path, member: str, value: object, message: str
+) -> None:
+    data = _Counting(held=1)
+    setattr(data, member, value)
+    with pytest.raises(DataError, match=message):
+        run(small_plan(tmp_path), tmp_path / "run", data=data)
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(4, 4), (9, 4), (0, 1)])
