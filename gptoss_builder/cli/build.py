@@ -18,14 +18,9 @@ from gptoss_builder.build_directory import (
 )
 from gptoss_builder.cli.build_options import read_options
 from gptoss_builder.cli.command import run_command
+from gptoss_builder.cli.extras import require_packages
 from gptoss_builder.cli.summary import summary
-from gptoss_builder.errors import (
-    GptossError,
-    InputError,
-    LaunchError,
-    MissingTritonError,
-    install,
-)
+from gptoss_builder.errors import GptossError, InputError, LaunchError, MissingTritonError
 from gptoss_builder.pipeline import Checked, check
 from gptoss_builder.plan.advice import period_lines
 from gptoss_builder.plan.aot import compile_kernels, requests_of
@@ -69,7 +64,7 @@ def _build(plan: Plan, options: argparse.Namespace) -> None:
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         raise InputError(f"{error.filename}: {error.strerror}; set --out") from error
     except OSError as error:
-        raise GptossError(f"the build was not written: {error.strerror}") from error
+        raise GptossError(f"the build was not written: {error.strerror or error}") from error
     print(summary(plan, directory))
 
 
@@ -110,13 +105,9 @@ def _prove(plan: Plan) -> None:
         InputError: torch is not installed.
         GptossError: the model does not have the planned number of parameters.
     """
-    try:
-        from gptoss_builder.model.build import build
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"building needs {error.name}; {install('train')}; gptoss-check judges a spec "
-            "without it"
-        ) from error
+    require_packages("building", "torch")
+    from gptoss_builder.model.build import build
+
     built = sum(parameter.numel() for parameter in build(plan, device="meta").parameters())
     if built != plan.parameters.total:
         raise GptossError(

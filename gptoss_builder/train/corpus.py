@@ -76,8 +76,9 @@ def open_corpus(path: Path, tokenizer: ByteTokenizer | JsonTokenizer, vocab: int
         ArtifactError: the manifest is not valid.
     """
     if not path.exists():
+        start = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise DataError(
-            f"data.path {path} is not there; give a text file, a folder of text files or a "
+            f"data.path {path} is not there{start}; give a text file, a folder of text files or a "
             "folder of token shards, or fill it with the source of Python's standard library: "
             f"python -m gptoss_builder.cli.prepare stdlib {shlex.quote(str(path))}"
         )

@@ -222,6 +222,18 @@ def test_without_triton_the_way_out_is_named_and_nothing_is_written(
     assert main([*arguments, "--no-compile"]) == 0
 
 
+def test_a_torch_that_does_not_load_is_told_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("libcublas.so.12: cannot open shared object file")
+
+    monkeypatch.setattr("gptoss_builder.cli.build.require_packages", broken)
+    assert main([str(SPECS / "tiny.yaml"), "--out", str(tmp_path / "out")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("was not written: libcublas.so.12: cannot open shared object file")
+
+
 def test_a_kernel_that_spills_is_not_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,18 @@ def test_a_suppression_for_the_specs_own_card_holds_in_a_build_for_another(
         assert read_build(Path("out")).target.name == target
 
 
+def test_relative_data_that_are_missed_say_from_where_they_were_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text(TEXT, encoding="utf-8")
+    assert build([str(tiny_spec(tmp_path, data={"path": "text"})), "--out", "out"]) == 0
+    (tmp_path / "deeper").mkdir()
+    monkeypatch.chdir(tmp_path / "deeper")
+    assert train(["../out", "--sample", "0"]) == 2
+    assert f"data.path text is not there in {tmp_path / 'deeper'}; " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_line_ends_and_layout_of_a_copied_build_do_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
