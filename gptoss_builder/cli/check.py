@@ -104,7 +104,7 @@ def _judge(file: str, *, target: str | None, compile_kernels: bool) -> _Judged:
     try:
         if file.endswith(".py"):
             return _Judged(file, tuple(check_python(file)))
-        content = sys.stdin.buffer.read() if file == STDIN else read_bytes(Path(file))
+        content = _content(file)
     except InputError as error:
         return _Judged(file, (), unread=str(error))
     name = STDIN_NAME if file == STDIN else file
@@ -117,13 +117,21 @@ def _judge(file: str, *, target: str | None, compile_kernels: bool) -> _Judged:
     )
 
 
+def _content(file: str) -> bytes:
+    if file != STDIN:
+        return read_bytes(Path(file))
+    if sys.stdin is None:  # closed by the shell
+        raise InputError("standard input is closed")
+    return sys.stdin.buffer.read()
+
+
 def _repair(files: Sequence[str], options: argparse.Namespace) -> None:
     for file in files:
         if file.endswith(".py"):
             continue
         if file == STDIN and not options.diff:
             raise InputError("--fix cannot write standard input; use --diff with it")
-        content = sys.stdin.buffer.read() if file == STDIN else read_bytes(Path(file))
+        content = _content(file)
         repaired = _repaired(STDIN_NAME if file == STDIN else file, content, options.target)
         if options.diff:
             _print(unified(repaired))
@@ -165,9 +173,16 @@ def _write(report: Report, options: argparse.Namespace) -> None:
         _print(rendered, encoding="utf-8")
         return
     try:
-        write_text(Path(options.output_file), rendered)
+        _put(Path(options.output_file), rendered)
     except OSError as error:
         raise InputError(f"{options.output_file} cannot be written: {error.strerror}") from error
+
+
+def _put(path: Path, content: str) -> None:
+    if path.exists() and not path.is_file():  # /dev/stdout, say, must not be replaced by a file
+        path.write_text(content, encoding="utf-8")
+    else:
+        write_text(path.resolve(), content)
 
 
 def _print(content: str, encoding: str | None = None) -> None:

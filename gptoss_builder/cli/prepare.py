@@ -148,6 +148,8 @@ def _existing(text: Path) -> Path:
 
 
 def _refuse_other(directory: Path, ours: str) -> None:
+    if directory.name in {"", ".."}:
+        raise DataError(f"{directory} cannot be replaced as a whole; name a folder in it")
     if not directory.exists():
         return
     if not directory.is_dir() or (any(directory.iterdir()) and not any(directory.glob(ours))):

@@ -330,3 +330,19 @@ def test_a_terminal_that_knows_ascii_only_is_enough(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "name: ??" in done.stdout
+
+
+def test_a_report_goes_through_a_link_and_into_a_device_and_replaces_neither(folder):
+    Path("old").write_text("")
+    for name, to in (("report", folder / "old"), ("device", Path(os.devnull))):
+        Path(name).symlink_to(to)
+        assert main(["good.yaml", "--output-file", name]) == 0
+        assert Path(name).is_symlink()
+    assert Path("old").read_text() == "clean: 1 file checked\n"
+
+
+def test_a_closed_standard_input_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    for arguments in (["-"], ["-", "--diff"]):
+        assert main(arguments) == 2
+        assert "standard input is closed" in capsys.readouterr().err

@@ -340,5 +340,9 @@ def test_preparing_never_replaces_what_is_not_its_own(build: Path, capsys) -> No
     for arguments in (["shards", "text.txt", "build"], ["stdlib", "build"]):
         assert prepare.main(arguments) == 2
         assert "build holds something else and is left as it is" in capsys.readouterr().err
+    Path("empty").mkdir()
+    for out in ("empty/..", "/"):
+        assert prepare.main(["stdlib", out]) == 2
+        assert "cannot be replaced as a whole" in capsys.readouterr().err
     assert prepare.main(["shards", "nowhere", "out"]) == 2
     assert not Path("out").exists()
