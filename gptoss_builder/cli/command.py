@@ -22,7 +22,7 @@ def add_version(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=version, help="print the version")
 
 
-def run_command(name: str, body: Callable[[], int]) -> int:
+def run_command(name: str, body: Callable[[], int], *, lasting: bool = False) -> int:
     """Run the body of a command, its command line included.
 
     Standard output prints `?` for what its encoding lacks: a model's sample holds any character,
@@ -34,6 +34,8 @@ def run_command(name: str, body: Callable[[], int]) -> int:
     Args:
         name: of the command, before its errors.
         body: gives the exit code.
+        lasting: what it does is worth more than what it prints, so it goes on where standard output
+            cannot be written (a disk is full), and says so on standard error.
 
     Returns:
         The body's exit code; that of its error, which is one line on standard error: 1 for an
@@ -47,7 +49,14 @@ def run_command(name: str, body: Callable[[], int]) -> int:
     sys.stderr = sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    out, errors = _Unbroken(sys.stdout), _Unbroken(sys.stderr, needed=False)
+
+    def lost(reason: str) -> None:
+        message = f"the output was not written: {reason}"
+        if not lasting:
+            raise GptossError(message)
+        print(f"{name}: {message}; it goes on without", file=sys.stderr)
+
+    out, errors = _Unbroken(sys.stdout, lost), _Unbroken(sys.stderr, lambda _: None)
     with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, errors)):
         try:
             return _met(name, body)
@@ -76,10 +85,13 @@ def _nowhere() -> TextIO:
 
 
 class _Unbroken:
-    """A stream whose writes end nowhere once its pipe has no reader."""
+    """A stream whose writes end nowhere once one has failed; `lost` is told why.
 
-    def __init__(self, stream: TextIO, *, needed: bool = True) -> None:
-        self._stream, self._needed = stream, needed
+    Not so of a pipe that has no reader any more: nobody misses anything.
+    """
+
+    def __init__(self, stream: TextIO, lost: Callable[[str], None]) -> None:
+        self._stream, self._lost = stream, lost
 
     def write(self, text: str) -> int:
         with self._kept():
@@ -98,8 +110,8 @@ class _Unbroken:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())  # with what is still in the buffer
             os.close(nowhere)
-            if self._needed and not isinstance(error, BrokenPipeError):
-                raise GptossError(f"the output was not written: {error.strerror}") from error
+            if not isinstance(error, BrokenPipeError):
+                self._lost(error.strerror or str(error))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

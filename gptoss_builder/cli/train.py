@@ -26,7 +26,7 @@ STOPPED = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; see `EPILOG` for the exit codes."""
-    return run_command("gptoss-train", lambda: _main(arguments))
+    return run_command("gptoss-train", lambda: _main(arguments), lasting=True)
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -104,7 +104,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 EPILOG = """\
 A run directory holds checkpoints/, metrics.jsonl (a line a step) and run.jsonl (what really ran).
 SIGTERM or Ctrl-C saves a checkpoint at the next step boundary; a second one stops at once.
-A run whose output nobody reads any more goes on without it.
+A run whose output nobody reads any more, or whose disk is full, goes on without it.
 
 Exit codes: 0 done, or nothing left to do; 1 the run failed; 2 bad input; 3 stopped by a signal
 with a checkpoint saved; 130 stopped at once by Ctrl-C.

@@ -122,7 +122,7 @@ def test_other_commands_end_without_a_traceback(
         ("check", SPEC),
         ("check", "--explain MO001"),
         ("check", f"{SPEC} --format json"),
-        ("train", "--help"),
+        ("build", "--help"),
     ],
 )
 def test_output_onto_a_full_disk_is_exit_1_with_a_message(
@@ -141,6 +141,20 @@ def test_output_onto_a_full_disk_is_exit_1_with_a_message(
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.endswith(": the output was not written: No space left on device")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is always full")
+def test_a_training_whose_log_is_on_a_full_disk_goes_on_and_says_so(tmp_path: Path) -> None:
+    _build(tmp_path, 5)
+    with FULL.open("w") as full:
+        process = _start(
+            tmp_path, "train", "build", "--run", "run", stdout=full, stderr=subprocess.PIPE
+        )
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert told.endswith(b" not written: No space left on device; it goes on without\n")
+    assert told.count(b"\n") == 1
+    assert [step for step, _ in checkpoint.found(tmp_path / "run" / "checkpoints")] == [5]
 
 
 @pytest.mark.parametrize(("command", "code"), [("build", 0), ("check", 0), ("train", 2)])
