@@ -189,7 +189,7 @@ def build(case: Case, how: How) -> MoE:
         down_products=how.products,
         backward_products=how.products,
         backward=how.backward,
-        elementwise="compiled",
+        elementwise="triton" if how.up == "triton" else "compiled",
     )
     launch = choose(arch, "bf16", case.d_model, case.d_ff, "auto")  # type: ignore[arg-type]  # a GPU of the table
     moe = MoESpec(experts=case.experts, top_k=case.top_k, d_ff=case.d_ff)

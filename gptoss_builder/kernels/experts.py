@@ -21,7 +21,6 @@ from gptoss_builder.kernels.elementwise import combine
 from gptoss_builder.kernels.opaque import differentiable, opaque
 from gptoss_builder.kernels.products import check_products, rows_product, weights_product
 from gptoss_builder.kernels.up import (
-    Elementwise,
     activation_backward,
     gather,
     up_backward,
@@ -29,6 +28,7 @@ from gptoss_builder.kernels.up import (
     up_gate_up,
 )
 from gptoss_builder.kernels.w1w3 import Backward, check_implementation, check_up
+from gptoss_builder.plan.schema import Elementwise
 
 
 class Routing(NamedTuple):

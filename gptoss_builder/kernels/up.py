@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,8 +21,6 @@ from gptoss_builder.kernels.opaque import opaque
 from gptoss_builder.kernels.products import rows_product, weights_product
 from gptoss_builder.plan.launch import resident_blocks
 from gptoss_builder.plan.schema import LaunchConfig
-
-Elementwise = Literal["triton", "compiled", "plain"]
 
 
 def triton_module() -> ModuleType:

@@ -40,7 +40,7 @@ class MoE(nn.Module):
             run.down_products,
             run.backward_products,
             run.backward,
-            "triton" if run.up_products == "triton" else run.elementwise,
+            run.elementwise,
             encode_launch(plan.launch),
         )
         self.shared_how = self.how._replace(up="dense", down="dense", products="dense", launch=())

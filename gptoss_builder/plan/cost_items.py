@@ -129,7 +129,7 @@ class Step:
         model, moe, run = self.spec.model, self.spec.model.moe, self.execution
         rows, shared = self.tokens * moe.top_k, self.tokens * moe.shared_experts
         forwards, fused = self.layers + self.again, run.up_products == "triton"
-        compiled = rates.ACTIVATION[run.elementwise]
+        elsewhere = rates.ACTIVATION["plain" if run.elementwise == "plain" else "compiled"]
         # a forward reads gate and up and writes h; a backward reads both and dh and writes all
         # the kernel does the first for routed rows, and one beside it the second for all
         forward, backward = 3 * forwards, 6 * self.layers
@@ -144,11 +144,11 @@ class Step:
             (
                 "experts' activation",
                 moe.d_ff * activation,
-                rates.ACTIVATION["triton"] if fused else compiled,
+                rates.ACTIVATION["triton"] if fused else elsewhere,
             ),
             ("experts' gate and up, kept", rows * moe.d_ff * kept, rates.KEPT),
             ("experts' gathers and sums", model.d_model * (combined + gathered), rates.GATHERS),
-            ("shared experts' activation", moe.d_ff * of_shared, compiled),
+            ("shared experts' activation", moe.d_ff * of_shared, elsewhere),
         )
         return [self._moved(name, self.element * part, how) for name, part, how in parts]
 

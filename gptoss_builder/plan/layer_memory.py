@@ -193,7 +193,6 @@ class Layer:
         The Triton kernel writes its results over its inputs; elsewhere they lie beside them.
         """
         size, routed = self.size, name == "gate and up"
-        in_place = not size.gathers
         if not size.saves:
             if routed and size.gathers:
                 tape.touch(
@@ -202,7 +201,7 @@ class Layer:
             tape.hold("gate and up, again", 2 * hidden)
         if routed:
             tape.hold("row weights", 2 * size.rows * FP32)
-        if in_place:
+        if size.in_place:
             tape.hold("gradient of gate and up", 2 * hidden if size.saves else 0)
         else:
             tape.hold("gradient of gate and up", 2 * hidden)
@@ -213,10 +212,10 @@ class Layer:
             if not size.saves:
                 tape.drop("gate and up, again")
         tape.hold("gradient of w2", w2)
-        tape.drop("gradient of the hidden rows" if in_place else "hidden rows")
+        tape.drop("gradient of the hidden rows" if size.in_place else "hidden rows")
         if routed:
             tape.drop("row weights")
-        if in_place and not size.saves:
+        if size.in_place and not size.saves:
             tape.drop("gradient of gate and up")
             tape.rename("gate and up, again", "gradient of gate and up")
 

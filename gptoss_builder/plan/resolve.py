@@ -14,6 +14,7 @@ from gptoss_builder.plan.launch import choose
 from gptoss_builder.plan.memory import estimate_memory
 from gptoss_builder.plan.schema import (
     AttentionKernel,
+    Elementwise,
     Execution,
     LaunchConfig,
     Plan,
@@ -75,23 +76,29 @@ def decide(spec: Spec, target: Target) -> Execution:
     window_attention, full_attention = _attention(spec, target, precision)
     every = training.checkpoint_every if training is not None else 0
     compiled = training.compile if training is not None else False
-    on_gpu = target.arch != "cpu"
-    # stacked is plain PyTorch and asks for no compiler; it takes the one that the spec asks for
-    fused = on_gpu and (moe.dispatch != "stacked" or compiled)
     return Execution(
-        device="cuda" if on_gpu else "cpu",
+        device="cpu" if target.arch == "cpu" else "cuda",
         precision=precision,
         dispatch=moe.dispatch,
         up_products=_UP_PRODUCTS[moe.dispatch],
         down_products=products,
         backward_products=products,
         backward=moe.backward,
-        elementwise="compiled" if fused else "plain",
+        elementwise=_elementwise(moe.dispatch, target, compiled=compiled),
         window_attention=window_attention,
         full_attention=full_attention,
         checkpointed_layers=tuple(range(0, spec.model.layers, every)) if every else (),
         compile=compiled,
     )
+
+
+def _elementwise(dispatch: Dispatch, target: Target, *, compiled: bool) -> Elementwise:
+    if dispatch == "triton_grouped":
+        return "triton"
+    # stacked is plain PyTorch and asks for no compiler; it takes the one that the spec asks for
+    if target.arch == "cpu" or (dispatch == "stacked" and not compiled):
+        return "plain"
+    return "compiled"
 
 
 def _check_caps(spec: Spec) -> None:

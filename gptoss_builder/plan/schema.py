@@ -16,6 +16,7 @@ from gptoss_builder.targets import Target
 Products = Literal["grouped_mm", "loop"]
 UpProducts = Literal["triton", "grouped_mm", "loop"]
 AttentionKernel = Literal["math", "flash", "cudnn"]
+Elementwise = Literal["triton", "compiled", "plain"]
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 Layers = Annotated[tuple[int, ...], Field(strict=False)]
 
@@ -72,8 +73,9 @@ class Execution(Frozen):
     backward_products: Products
     """Products of the W1/W3 backward."""
     backward: Literal["recompute", "save"]
-    elementwise: Literal["compiled", "plain"]
-    """The experts' activation and weighted sum: made by torch.compile, or PyTorch in chunks."""
+    elementwise: Elementwise
+    """The experts' activation, weighted sum and choice, shared experts included: kernels made by
+    torch.compile, the same with Triton's own backward of the activation, or PyTorch in chunks."""
     window_attention: AttentionKernel
     full_attention: AttentionKernel
     checkpointed_layers: Layers

@@ -61,6 +61,8 @@ class Sizes:
     """Whether torch.compile fuses elementwise chains, so that their temporaries never exist."""
     plain: bool
     """Whether the experts' elementwise work is plain PyTorch, in chunks."""
+    in_place: bool
+    """Whether the backward of their activation writes over its inputs."""
     cuda: bool
     tokens: int
     rows: int
@@ -109,6 +111,7 @@ def sizes(spec: Spec, execution: Execution, batch: int, length: int) -> Sizes:
         low=element < FP32,
         fused=execution.compile,
         plain=execution.elementwise == "plain",
+        in_place=execution.elementwise == "triton",
         cuda=execution.device == "cuda",
         tokens=tokens,
         rows=tokens * moe.top_k,

@@ -203,9 +203,10 @@ def _peak_memory(device: torch.device) -> dict[str, int]:
     """
     if device.type != "cuda":
         return {}
+    statistics = torch.cuda.memory_stats(device)  # of which each figure alone is a whole reading
     return {
-        "peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
-        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
+        "peak_allocated_bytes": statistics["allocated_bytes.all.peak"],
+        "peak_reserved_bytes": statistics["reserved_bytes.all.peak"],
     }
 
 

@@ -53,7 +53,8 @@ class Failing:
 def triton_plan(folder: Path) -> Plan:
     """A plan whose experts run by the kernel, on the interpreter where there is no GPU."""
     plan = small_plan(folder, training={"steps": 2, "compile": False})
-    execution = plan.execution.model_copy(update={"up_products": "triton"})
+    changed = {"up_products": "triton", "elementwise": "triton"}
+    execution = plan.execution.model_copy(update=changed)
     return plan.model_copy(update={"execution": execution, "launch": SEED})
 
 

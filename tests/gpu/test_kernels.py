@@ -228,7 +228,7 @@ def layer(
         down_products=products,
         backward_products=products,
         backward=backward,
-        elementwise="plain" if up == "loop" else "compiled",
+        elementwise={"loop": "plain", "triton": "triton"}.get(up, "compiled"),
     )
     moe = MoESpec(experts=experts, top_k=top_k, shared_experts=1, d_ff=d_ff)
     sizes = type("Sizes", (), {"model": type("Model", (), {"d_model": d_model, "moe": moe})})

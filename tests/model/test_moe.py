@@ -34,7 +34,7 @@ def make(
         down_products=products,
         backward_products=products,
         backward=backward,
-        elementwise="plain" if up == "loop" else "compiled",
+        elementwise={"loop": "plain", "triton": "triton"}.get(up, "compiled"),
     )
 
     class Sizes:

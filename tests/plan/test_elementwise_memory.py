@@ -62,7 +62,7 @@ def test_a_chunk_is_gone_before_the_next_begins(monkeypatch: pytest.MonkeyPatch)
         ("h200", "stacked", True, "compiled"),  # it takes the compiler that the spec asks for
         ("h200", "stacked", False, "plain"),
         ("h200", "grouped_mm", False, "compiled"),
-        ("h200", "triton_grouped", False, "compiled"),
+        ("h200", "triton_grouped", False, "triton"),
         ("cpu", "stacked", True, "plain"),  # no op uses a compiler there
     ],
 )
