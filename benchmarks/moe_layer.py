@@ -38,20 +38,28 @@ from gptoss_builder.spec.schema import MoESpec
 
 
 class How(NamedTuple):
-    """What computes W1/W3, what the other products, and what the backward does."""
+    """What computes W1/W3, the other products and the elementwise work; what is kept."""
 
     up: str
     products: str
+    elementwise: str
     backward: str
 
+    @property
+    def name(self) -> str:
+        """The run in one line."""
+        return f"{self.up}, {self.elementwise}, {self.backward}"
 
-RUNS = (
-    How("loop", "loop", "recompute"),
-    How("loop", "loop", "save"),
-    How("grouped_mm", "grouped_mm", "recompute"),
-    How("grouped_mm", "grouped_mm", "save"),
-    How("triton", "grouped_mm", "recompute"),
-    How("triton", "grouped_mm", "save"),
+
+RUNS = tuple(
+    How(*how, backward)
+    for how in (
+        ("loop", "loop", "plain"),
+        ("loop", "loop", "compiled"),
+        ("grouped_mm", "grouped_mm", "compiled"),
+        ("triton", "grouped_mm", "triton"),
+    )
+    for backward in ("recompute", "save")
 )
 WHAT = ("loop", "grouped_mm", "triton", "liger")
 WHAT_OF = {
@@ -67,8 +75,9 @@ WHOLE = ("own", "lite", "fine")
 REFERENCE_RATE = 690.0
 """TFLOP/s of a dense product to which rates of runs on faster and slower cards are scaled."""
 HEADER = (
-    "W1/W3", "backward", "timed", "fwd ms", "fwd+bwd ms", "fwd TFLOP/s", "fwd+bwd TFLOP/s",
-    "at a dense rate of 690", "× loop, fwd", "× loop, fwd+bwd",
+    "W1/W3", "elementwise", "backward", "timed", "fwd ms", "fwd+bwd ms",
+    "fwd TFLOP/s", "fwd+bwd TFLOP/s",
+    "at a dense rate of 690", "× plain loop", "× compiled loop",
     "fwd+bwd TFLOP/s, whole layer compiled", "fwd ms by calls", "peak GiB",
 )  # fmt: skip
 
@@ -109,25 +118,25 @@ def run(options: argparse.Namespace, case: Case, failures: dict[str, str]) -> di
     x_TD, dy_TD = tokens(case), tokens(case)
     exact = reference(build(case, RUNS[0]), x_TD, dy_TD)
     dense = Dense(case.rows, case.d_model, 3 * case.d_ff, repeat=options.repeat)
-    found: dict[tuple[str, str], Times] = {}
+    found: dict[How, Times] = {}
     errors: dict[str, dict[str, float]] = {}
 
     def one(how: How) -> None:
-        step, name = Step(build(case, how), x_TD, dy_TD), f"{how.up}, {how.backward}"
-        errors[name] = judge(name, step, exact, balanced=case.load == "balanced")
-        times = found[how.up, how.backward] = measure(step, options.repeat, waits=how.up == "loop")
+        step = Step(build(case, how), x_TD, dy_TD)
+        errors[how.name] = judge(how.name, step, exact, balanced=case.load == "balanced")
+        times = found[how] = measure(step, options.repeat, waits=how.up == "loop")
         if whole and how.up == "triton":
             compiled = whole_milliseconds(step, options.repeat)
-            found[how.up, how.backward] = times._replace(whole=compiled)
+            found[how] = times._replace(whole=compiled)
 
     def liger(name: str) -> None:
         step = Step(LigerMoE(build(case, RUNS[0])), x_TD, dy_TD)
         errors[name] = judge(name, step, exact, balanced=False, same_bits=False)
-        found[name, "save"] = measure(step, options.repeat, waits=True)
+        found[How(name, "its own", "its own", "save")] = measure(step, options.repeat, waits=True)
 
     for how in RUNS:
         if how.up in only:
-            attempt(f"{how.up}, {how.backward}", partial(one, how), failures)
+            attempt(how.name, partial(one, how), failures)
     name = liger_name()
     left_out: dict[str, str] = {}  # a Liger that does not fit these versions is no failure of ours
     if "liger" in only and name is not None:
@@ -138,7 +147,7 @@ def run(options: argparse.Namespace, case: Case, failures: dict[str, str]) -> di
 def report(
     case: Case,
     dense: Dense,
-    found: dict[tuple[str, str], Times],
+    found: dict[How, Times],
     errors: dict[str, dict[str, float]],
 ) -> dict[str, Any]:
     """Print a case's tables; returns its figures."""
@@ -153,22 +162,23 @@ def report(
     return {"title": title, "dense_tflops": dense.rates, "runs": figures, "errors": errors}
 
 
-def table_rows(
-    flops: float, dense: float, found: dict[tuple[str, str], Times]
-) -> list[tuple[object, ...]]:
-    """Rows under `HEADER`; the ratios are to the faster of the two loops."""
-    loops = [times for (up, _), times in found.items() if up == "loop"]
+def table_rows(flops: float, dense: float, found: dict[How, Times]) -> list[tuple[object, ...]]:
+    """Rows under `HEADER`; a ratio is of forward and backward, to the faster of such loops."""
+    loops = {
+        kind: min(
+            (t.both for how, t in found.items() if (how.up, how.elementwise) == ("loop", kind)),
+            default=None,
+        )
+        for kind in ("plain", "compiled")
+    }
     rows: list[tuple[object, ...]] = []
-    for (up, backward), times in found.items():
+    for how, times in found.items():
         both = 3 * flops / times.both / 1e9
-        forwards = min((loop.forward for loop in loops), default=None)
-        boths = min((loop.both for loop in loops), default=None)
         rows.append(
             (
-                up, backward, times.how, times.forward, times.both,
+                how.up, how.elementwise, how.backward, times.how, times.forward, times.both,
                 flops / times.forward / 1e9, both, both * REFERENCE_RATE / dense,
-                None if forwards is None else forwards / times.forward,
-                None if boths is None else boths / times.both,
+                *(None if loop is None else loop / times.both for loop in loops.values()),
                 None if times.whole is None else 3 * flops / times.whole / 1e9,
                 times.calls, times.peak_bytes / 2**30,
             )
@@ -189,7 +199,7 @@ def build(case: Case, how: How) -> MoE:
         down_products=how.products,
         backward_products=how.products,
         backward=how.backward,
-        elementwise="triton" if how.up == "triton" else "compiled",
+        elementwise=how.elementwise,
     )
     launch = choose(arch, "bf16", case.d_model, case.d_ff, "auto")  # type: ignore[arg-type]  # a GPU of the table
     moe = MoESpec(experts=case.experts, top_k=case.top_k, d_ff=case.d_ff)

@@ -142,23 +142,24 @@ def test_two_runs_that_differ_in_a_bit_are_not_timed(monkeypatch):
         judge("loop", step, exact, balanced=True)
 
 
-def test_ratios_are_to_the_faster_loop_and_to_the_dense_rate():
-    times = moe_layer.Times
+def test_ratios_are_to_the_faster_loop_of_a_kind_and_to_the_dense_rate():
+    how, times = moe_layer.How, moe_layer.Times
+    ours = how("triton", "grouped_mm", "triton", "save")
     found = {
-        ("loop", "recompute"): times("calls", 4.0, 12.0, 4.0, 1),
-        ("loop", "save"): times("calls", 5.0, 10.0, 5.0, 1),
-        ("triton", "save"): times("graph", 2.0, 5.0, 3.0, 2**30, whole=4.0),
+        how("loop", "loop", "plain", "save"): times("calls", 4.0, 15.0, 4.0, 1),
+        how("loop", "loop", "compiled", "recompute"): times("calls", 4.0, 12.0, 4.0, 1),
+        how("loop", "loop", "compiled", "save"): times("calls", 5.0, 10.0, 5.0, 1),
+        ours: times("graph", 2.0, 5.0, 3.0, 2**30, whole=4.0),
     }
-    rows = moe_layer.table_rows(2e9, 345.0, found)
-    cells = dict(zip(moe_layer.HEADER, rows[2], strict=True))
+    cells = dict(zip(moe_layer.HEADER, moe_layer.table_rows(2e9, 345.0, found)[-1], strict=True))
     assert cells["fwd TFLOP/s"] == 1.0
     assert cells["fwd+bwd TFLOP/s"] == pytest.approx(1.2)
     assert cells["at a dense rate of 690"] == pytest.approx(2.4)
-    assert (cells["× loop, fwd"], cells["× loop, fwd+bwd"]) == (2.0, 2.0)
+    assert (cells["× plain loop"], cells["× compiled loop"]) == (3.0, 2.0)
     assert cells["fwd+bwd TFLOP/s, whole layer compiled"] == pytest.approx(1.5)
     assert cells["peak GiB"] == 1.0
-    alone = moe_layer.table_rows(2e9, 345.0, {("triton", "save"): found["triton", "save"]})
-    assert dict(zip(moe_layer.HEADER, alone[0], strict=True))["× loop, fwd"] is None
+    alone = moe_layer.table_rows(2e9, 345.0, {ours: found[ours]})
+    assert dict(zip(moe_layer.HEADER, alone[0], strict=True))["× compiled loop"] is None
 
 
 def test_ratios_of_the_kernel_are_to_what_did_not_fail():
