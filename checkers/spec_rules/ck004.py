@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from checkers.rule import PlanRule, Problem
-from checkers.wording import gib
+from checkers.wording import divisors_near, gib
 from gptoss_builder.findings import Severity
 from gptoss_builder.plan.fit import dominating_period
 from gptoss_builder.plan.schema import Plan
@@ -27,13 +27,12 @@ def rule(plan: Plan) -> Iterator[Problem]:
     training, estimate = plan.spec.training, plan.memory.training
     if training is None or estimate is None or not training.checkpoint_every:
         return
-    layers, every = plan.spec.model.layers, training.checkpoint_every
-    if every >= layers or layers % every:
-        return  # CK001 or CK002 says what to set first
+    every, backward = training.checkpoint_every, plan.spec.model.moe.backward
+    if _told_first(plan.spec.model.layers, every):
+        return
     better = dominating_period(plan)
     if better is None or plan.flops.step is None:
         return
-    backward = plan.spec.model.moe.backward
     if better.every == 0 and better.backward == backward:
         return  # that is CK003's
     settings = [f"checkpoint_every: {better.every}"] * (better.every != every)
@@ -45,3 +44,10 @@ def rule(plan: Plan) -> Iterator[Problem]:
         f"higher ({gib(better.total_bytes)} against {gib(estimate.total_bytes)})",
         f"set {' and '.join(settings)}",
     )
+
+
+def _told_first(layers: int, every: int) -> bool:
+    """Whether CK001 or CK002 says what to set first."""
+    if every >= layers:
+        return layers > 1
+    return layers % every > 0 and divisors_near(layers, every, layers // 2) != (1,)

@@ -109,14 +109,12 @@ def period_table(plan: Plan) -> tuple[Period, ...]:
 def dominating_period(plan: Plan) -> Period | None:
     """The cheapest row of fewer FLOPs than the plan's own settings that needs no more memory.
 
-    Of periods that divide the layers and checkpoint more than the first.
+    Of periods that checkpoint more than the first layer and divide the layers, if any does but 1.
     """
     own, step = plan.memory.training, plan.flops.step
     if own is None or step is None:
         return None
-    layers = plan.spec.model.layers
-    even = [every for every in _periods(layers) if layers % every == 0 and every < layers]
-    for setting in _settings(plan, even):
+    for setting in _settings(plan, _sound_periods(plan.spec.model.layers)):
         if setting.step_flops >= step * (1 - _ROUNDING):
             return None
         if _floor(plan, setting.spec) > own.allocated_bytes:
@@ -171,6 +169,13 @@ def fastest_period(plan: Plan, available: int) -> Period | None:
 def _periods(layers: int) -> tuple[int, ...]:
     """The shortest period for every number of checkpointed layers that there is, longest first."""
     return tuple({-(-layers // every): every for every in range(layers, 0, -1)}.values())
+
+
+def _sound_periods(layers: int) -> tuple[int, ...]:
+    """Those that checkpoint more than the first of several layers, and divide them if any can."""
+    several = tuple(every for every in _periods(layers) if every < max(layers, 2))
+    even = tuple(every for every in several if layers % every == 0)
+    return several if even == (1,) else even
 
 
 def _with_training(spec: Spec, **changes: int) -> Spec:

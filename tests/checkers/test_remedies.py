@@ -113,3 +113,14 @@ def test_prime_number_of_layers_has_no_even_period_to_propose():
         "pattern": ["window"] * 6 + ["full"] * 7,
     }
     assert "CK002" not in {finding.code for finding in check(spec).findings}
+
+
+@pytest.mark.parametrize(("every", "better"), [(4, 5), (6, 7)])
+def test_a_dominated_period_of_a_prime_number_of_layers_is_told(every, better):
+    spec = changed(training__checkpoint_every=every, model__layers=13, model__vocab=2000)
+    pattern = ["window", "full"] * 6 + ["window"]
+    spec["model"]["attention"] = {**spec["model"]["attention"], "pattern": pattern}
+    (finding,) = (finding for finding in check(spec).findings if finding.code == "CK004")
+    assert finding.fix == f"set checkpoint_every: {better}"
+    spec["training"]["checkpoint_every"] = better
+    assert "CK004" not in {finding.code for finding in check(spec).findings}
