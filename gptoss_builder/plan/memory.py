@@ -30,8 +30,8 @@ an H200 with torch 2.11, whose default on other architectures is 8.1 MiB; later 
 HANDLES = {"training": 2, "serving": 1}
 """cuBLAS handles are made a thread, and the backward runs on a thread of its own."""
 FRAGMENTATION = 0.03
-"""Part of the peak that the caching allocator reserves on top, with expandable segments: above
-the most that was measured in 29 specs, 1.5% (docs/memory.md)."""
+"""Part of the peak that the caching allocator reserves on top, with expandable segments: above the
+most that replays of ten specs gave, 2.9%. Of 29 on an H200 one reserved more (docs/memory.md)."""
 PAGES_BYTES = (20 + 2) * MIB
 """A page of each of the allocator's two pools: the last one mapped is never full."""
 CONTEXT_BYTES = 648_871_936
