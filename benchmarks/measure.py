@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -94,12 +95,23 @@ def relative_error(actual: Tensor, exact: Tensor) -> float:
 
 
 def machine() -> dict[str, str]:
-    """The card and the versions that the figures belong to."""
+    """The card, its driver and the versions that the figures belong to."""
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "driver": driver(),
         "torch": torch.__version__,
         "triton": triton.__version__,
     }
+
+
+def driver() -> str:
+    """Version of NVIDIA's driver, which torch does not know: nvidia-smi's word, or `unknown`."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found.stdout.splitlines()[0].strip() if found.stdout.strip() else "unknown"
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

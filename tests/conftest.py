@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -43,3 +44,11 @@ def poisoned_memory() -> Iterator[None]:
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Draw the same numbers every time, where a test does not bring a generator of its own."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)

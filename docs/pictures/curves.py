@@ -67,7 +67,8 @@ def page(record: Record, name: str) -> str:
         [
             f"# {ours} and {theirs} beside the spread of seeds, one {record['gpu']}",
             "",
-            f"{record['gpu']}, torch {record['torch']}, Triton {record['triton']}; {sizes}; the",
+            f"{record['gpu']}, driver {record['driver']}, torch {record['torch']}, "
+            f"Triton {record['triton']}; {sizes}; the",
             "same batches of real text for every run. Measured by `benchmarks/curves.py`, which",
             "says how difference and spread are defined.",
             "",

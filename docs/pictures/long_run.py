@@ -81,7 +81,8 @@ def page(record: Record, name: str) -> str:
     lines = [
         f"# A long run on real text, one {record['gpu']}, {record['date']}",
         "",
-        f"{record['gpu']}, torch {record['torch']}, Triton {record['triton']}. The model of",
+        f"{record['gpu']}, driver {record['driver']}, torch {record['torch']}, "
+        f"Triton {record['triton']}. The model of",
         "`specs/gpt_oss_lite.yaml` with `accumulate: 1`, no checkpointing and `backward: save`,",
         f"{record['tokens_per_step']:,} tokens a step, on source code and documentation with a BPE",
         f"of its own, {len(record['parts'])} parts, each stopped by SIGTERM and all but the first "

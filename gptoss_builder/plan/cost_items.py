@@ -9,7 +9,7 @@ Their names are those of the profile that `benchmarks.train_step --profile` prin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gptoss_builder.plan import cost_rates as rates
 from gptoss_builder.plan.cost_rates import BOUND, Efficiency
@@ -75,6 +75,7 @@ class Step:
         yield from self._scores()
         yield from self._expert_passes()
         yield from self._other_passes()
+        yield self._router()
         yield from self._update()
         yield self._gaps()
 
@@ -105,8 +106,8 @@ class Step:
         items, fused = [], 0
         for kind in dict.fromkeys(kinds):
             kernel = run.window_attention if kind == "window" else run.full_attention
-            forward, backward = rates.SCORES.get((kernel, kind), (BOUND, BOUND))
             context = self.training.context
+            forward, backward = rates.scores(kernel, kind, context) or (BOUND, BOUND)
             pairs = attended_pairs(context, layer_window(self.spec, kind)) / context
             layer = 4.0 * attention.heads * attention.head_dim * pairs * self.tokens
             layers = kinds.count(kind)
@@ -154,7 +155,7 @@ class Step:
 
     def _other_passes(self) -> list[CostItem]:
         """Elementwise work outside the experts."""
-        model, attention, moe = self.spec.model, self.spec.model.attention, self.spec.model.moe
+        model, attention = self.spec.model, self.spec.model.attention
         forwards, compiled = self.layers + self.again, self.execution.compile
         d_model, table = model.d_model, model.vocab * model.d_model
         query = attention.heads * attention.head_dim
@@ -166,20 +167,30 @@ class Step:
         norms += self.layers * (15 * d_model + 2 * qkv + turned + sinks) + 5 * d_model
         logits = 3 * model.vocab * self.element
         weights = self.training.accumulate * table
-        router = 3 * d_model * self.element + 36 * moe.experts + 128 * moe.top_k
-        router_layers = self.layers + self.again * _ROUTER_FORWARD
         # what the tied head's gradient joins is read and written once more
         dense = 16 if model.tie_embeddings else 4
         parts = (
             ("loss, elementwise", self.tokens * logits + 18 * weights, rates.LOSS),
             ("norms, residuals, rotation", self.tokens * norms * self.element, rates.NORMS),
-            ("router and sort", self.tokens * router * router_layers, rates.ROUTER),
             ("embedding", dense * weights + 28 * d_model * self.tokens, rates.EMBEDDING),
         )
         return [
             self._moved(name, moved, how if compiled or name == "embedding" else BOUND)
             for name, moved, how in parts
         ]
+
+    def _router(self) -> CostItem:
+        """Logits, choice and order: small kernels, whose time does not go to zero with the rows."""
+        model, moe = self.spec.model, self.spec.model.moe
+        layers = self.layers + self.again * _ROUTER_FORWARD
+        token = 3 * model.d_model * self.element + 36 * moe.experts + 128 * moe.top_k
+        moved, name = self.tokens * token * layers, "router and sort"
+        if not self.execution.compile:
+            return self._moved(name, moved, BOUND)
+        full = moved / self.bandwidth
+        fixed = self.training.accumulate * layers * rates.ROUTER_SECONDS
+        seconds = full / rates.ROUTER.value + fixed
+        return _item(name, seconds, replace(rates.ROUTER, value=full / seconds), moved=moved)
 
     def _update(self) -> list[CostItem]:
         """Gradients on their way to fp32, their norm, AdamW, the copies to bf16."""

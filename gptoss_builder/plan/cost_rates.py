@@ -41,7 +41,7 @@ VOCABULARY = _computes(754, "25.6 ms for 19.3 TFLOP")
 PROJECTIONS = _computes(640, "6.5 ms for 4.2 TFLOP")
 SHARED = _computes(684, "14.9 ms for 10.2 TFLOP")
 _LOOP = _computes(
-    286, "per-expert loop with compiled elementwise work: 6.9 ms a layer, 1.0 of them not products"
+    254, "per-expert loop with compiled elementwise work: 7.6 ms a layer, 1.0 of them not products"
 )
 UP = {
     "triton": _computes(535, "the fused W1/W3 kernel, 13.9 ms for 7.4 TFLOP"),
@@ -52,37 +52,57 @@ EXPERTS = {
     "grouped_mm": _computes(617, "21.0 ms for 13.0 TFLOP in five products"),
     "loop": _LOOP,
 }
-SCORES: dict[tuple[AttentionKernel, LayerKind], tuple[Efficiency, Efficiency]] = {
+_SCORES: dict[tuple[AttentionKernel, LayerKind], tuple[Efficiency, Efficiency]] = {
     ("flash", "full"): (
         _computes(299, "FlashAttention-2 forward, 0.69 ms a layer, outside a step"),
         _computes(
             238, "derived: FlashAttention-2 backward, 2.39 ms a layer outside a step, less 0.22"
         ),
     ),
-    ("cudnn", "full"): (
-        _computes(405, "cuDNN attention forward, 0.51 ms a layer"),
-        _computes(345, "cuDNN attention backward, 1.49 ms a layer"),
-    ),
     ("flash", "window"): (
         _computes(80, "FlashAttention-2 forward, window 128, 0.16 ms a layer"),
         _computes(87, "FlashAttention-2 backward, window 128, 0.37 ms a layer"),
     ),
 }
-"""Forward and backward; per FLOP over visible pairs, with 5/2 of a forward in the backward."""
+
+
+def scores(
+    kernel: AttentionKernel, kind: LayerKind, context: int
+) -> tuple[Efficiency, Efficiency] | None:
+    """What attention reaches, forward and backward; None where it was not measured.
+
+    Per FLOP over visible pairs, with 5/2 of a forward in the backward. cuDNN's causal kernels
+    come nearer to their full rate the longer a sequence is.
+    """
+    if (kernel, kind) != ("cudnn", "full"):
+        return _SCORES.get((kernel, kind))
+    return (
+        _lengthens(458, 533, context, "cuDNN forward: 405 at 4,096 tokens, 454 at 65,536"),
+        _lengthens(419, 872, context, "cuDNN backward: 345 at 4,096 tokens, 413 at 65,536"),
+    )
+
+
+def _lengthens(teraflops: float, half: int, context: int, what: str) -> Efficiency:
+    """A rate of which a sequence of `half` tokens reaches a half."""
+    reached = round(teraflops * context / (context + half))
+    return _computes(reached, what)
+
+
 ATTENTION = _moves(2.8, "2.2 ms for 6.0 GB around the backward's kernels")
 
-LOSS = _moves(2.6, "10.4 ms for 26.9 GB in two compiled passes and what surrounds them")
+LOSS = _moves(3.5, "7.6 ms for 26.9 GB in two compiled passes and what surrounds them")
 KEPT = _moves(4.6, "what gate and up, kept, add to a forward: 0.17 ms for 0.8 GB, 128 experts")
 ACTIVATION = {
-    "triton": _moves(4.2, "activation backward in one kernel, 3.5 ms for 14.5 GB"),
-    "compiled": _moves(
-        2.7, "compiled silu·mul, forward and backward, shared experts, 4.1 ms for 10.9 GB"
-    ),
+    "triton": _moves(4.2, "activation backward in one kernel, 5.2 ms for 21.7 GB"),
+    "compiled": _moves(4.2, "compiled silu·mul forward of the shared experts, 0.86 ms for 3.6 GB"),
     "plain": _moves(0.26, "plain PyTorch in chunks: 9.1 ms a layer more than compiled"),
 }
 GATHERS = _moves(3.9, "2.15 ms for 8.5 GB")
 NORMS = _moves(3.3, "7.9 ms for 26 GB: norms, residuals, rotation, sinks")
-ROUTER = _moves(1.2, "1.65 ms a step of 12 layers")
+ROUTER_SECONDS = 90e-6
+"""A layer's small kernels, whatever the tokens: 12 layers take 1.70 ms with 32,768 tokens and 2.32
+with 65,536 on an H200."""
+ROUTER = _moves(3.3, "0.62 ms for 2.0 GB, and 0.09 ms a layer whatever the tokens")
 EMBEDDING = _moves(2.1, "1.1 ms for 2.3 GB")
 GRADIENTS = _moves(2.2, "2.0 ms for 4.4 GB")
 OPTIMIZER = _moves(3.0, "fused AdamW and the copies to bf16, 5.5 ms for 16.5 GB")

@@ -18,7 +18,7 @@ RECORDS = [
     for path in sorted(records.FOLDER.glob(module.PATTERN))
 ]
 SVG = "{http://www.w3.org/2000/svg}"
-FACTS = {"gpu": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
+FACTS = {"gpu": "NVIDIA H200", "driver": "580", "torch": "2.11.0", "triton": "3.6.0"}
 
 
 def _run(**changes: object) -> dict:

@@ -52,7 +52,7 @@ def test_nothing_recorded_is_left_over(recorded, plan):
             "cudnn_generated_fort_native_sdpa_sm90_flash_fprop",
         ),
         ("flash attention, window layers, forward", "void pytorch_flash::flash_fwd_kernel"),
-        ("loss, elementwise", "triton_red_fused__log_softmax"),
+        ("loss, elementwise", "triton_per_fused__to_copy_amax_clamp_exp_sub_sum_v"),
     ],
 )
 def test_a_component_holds_its_kernels(recorded, plan, name, kernels):
@@ -63,10 +63,12 @@ def test_a_component_holds_its_kernels(recorded, plan, name, kernels):
 
 def test_products_come_to_what_was_recorded(recorded, plan):
     sums = by_component(recorded, plan)
-    assert sums["vocabulary products"] == pytest.approx(9.007 + 8.456 + 8.169, abs=0.01)
-    assert sums["experts' other products"] == pytest.approx(21.05, abs=0.06)
+    assert sums["vocabulary products"] == pytest.approx(9.122 + 8.507 + 8.233, abs=0.01)
+    other = 6.017 + 5.650 + 3.494 + 3.445 + 2.887
+    assert sums["experts' other products"] == pytest.approx(other, abs=0.1)
     # of the same widths as the shared experts' in this model: told apart by the caller
-    assert sums["projections"] == pytest.approx(1.468 + 1.371 + 1.363 + 0.796 + 1.523, abs=0.03)
+    projections = 1.452 + 0.733 + 1.400 + 0.791 + 1.412 + 0.826
+    assert sums["projections"] == pytest.approx(projections, abs=0.03)
 
 
 def test_grouped_products_are_told_apart_by_their_weight(plan):
