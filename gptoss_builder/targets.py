@@ -21,7 +21,6 @@ from gptoss_builder.spec.schema import Frozen
 
 ArchName = Literal["cpu", "sm75", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120"]
 KIB = 2**10
-MIB = 2**20
 GIB = 2**30
 TERA = 1e12
 
@@ -147,7 +146,7 @@ def _card(
     datasheet: str,
     *,
     inline_ecc: bool = False,
-    measured_mib: int | None = None,
+    measured_bytes: int | None = None,
     evidence: str = "",
 ) -> Target:
     capacity_gib, multiprocessors, bandwidth_gb = size
@@ -155,10 +154,8 @@ def _card(
     return Target(
         name=name,
         arch=arch,
-        memory_bytes=measured_mib * MIB
-        if measured_mib
-        else usable(capacity_gib, inline_ecc=inline_ecc),
-        memory_source="measured" if measured_mib else "derived",
+        memory_bytes=measured_bytes or usable(capacity_gib, inline_ecc=inline_ecc),
+        memory_source="measured" if measured_bytes else "derived",
         multiprocessors=multiprocessors,
         bandwidth=bandwidth_gb * 1e9,
         bf16_rate=bf16 * TERA,
@@ -222,8 +219,9 @@ CARDS: Mapping[str, Target] = MappingProxyType(
                 (141, 132, 4800),
                 (989.4, 989.4, 66.9),
                 "rates and bandwidth: H200 datasheet (SXM)",
-                measured_mib=143_771,
-                evidence="memory: 143,771 MiB shown by nvidia-smi 580.159 on an H200",
+                measured_bytes=150_109_880_320,
+                evidence="memory: what a program sees on an H200, driver 580.159 (nvidia-smi shows "
+                "0.60 GiB more)",
             ),
             _card(
                 "b200", "sm100", (180, 148, 7700), (2250, 2250, 75), "HGX B200 datasheet, one of 8"

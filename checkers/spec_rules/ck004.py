@@ -14,11 +14,11 @@ from gptoss_builder.plan.schema import Plan
     PlanRule,
     code="CK004",
     title="no cheaper checkpointing needs as little memory",
-    why="Settings are dominated where a longer period or another model.moe.backward takes fewer "
-    "FLOPs and no more memory: slower, for nothing. An even period over an alternating pattern "
-    "only ever meets one kind of layer, and that can be the small one; and where every layer is "
-    "checkpointed, backward: recompute computes gate and up a third time. `gptoss-build --periods` "
-    "prints the whole table.",
+    why="Settings are dominated where another period or another model.moe.backward takes less "
+    "time, as predicted for the card, and no more memory: slower, for nothing. An even period over "
+    "an alternating pattern only ever meets one kind of layer, and that can be the small one; and "
+    "where every layer is checkpointed, backward: recompute computes gate and up a third time. "
+    "`gptoss-build --periods` prints the whole table.",
     bad="model: {layers: 12}\ntraining: {checkpoint_every: 2}   # 3 has a lower peak here",
     good="model: {layers: 12}\ntraining: {checkpoint_every: 3}",
     severity=Severity.ADVICE,
@@ -37,10 +37,13 @@ def rule(plan: Plan) -> Iterator[Problem]:
         return  # that is CK003's
     settings = [f"checkpoint_every: {better.every}"] * (better.every != every)
     settings += [f"model.moe.backward: {better.backward}"] * (better.backward != backward)
-    fewer = 1 - better.step_flops / plan.flops.step
+    if plan.cost is not None and better.step_seconds is not None:
+        gain = f"{1 - better.step_seconds / plan.cost.step_seconds:.1%} less time, as predicted"
+    else:
+        gain = f"{1 - better.step_flops / plan.flops.step:.1%} fewer FLOPs"
     yield Problem(
         "training.checkpoint_every",
-        f"with {' and '.join(settings)} a step takes {fewer:.1%} fewer FLOPs, and its peak is no "
+        f"with {' and '.join(settings)} a step takes {gain}, and its peak is no "
         f"higher ({gib(better.total_bytes)} against {gib(estimate.total_bytes)})",
         f"set {' and '.join(settings)}",
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-
-from pydantic import BaseModel
 
 from gptoss_builder.build_directory import launch_text
 from gptoss_builder.errors import ArtifactError, InputError
@@ -15,23 +14,24 @@ from gptoss_builder.plan.artifact import read_plan
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.spec.load import load_spec
 
-SET_LATER = frozenset({"kernel_build", "cost.price", "cost.price_per_hour"})
-"""Fields of a plan that do not come from its spec."""
+DECISIONS = ("execution", "launch", "parameters")
+"""What of a plan a training depends on; its estimates are made anew when it is read."""
 
 _AGAIN = "build it again with gptoss-build"
 _BUILD_AGAIN = f"change the spec that you built from, and {_AGAIN}"
 
 
 def read_build(directory: Path) -> Plan:
-    """The plan of a build directory, if nothing in there was edited.
+    """The plan of a build directory, if no decision in there was edited.
 
-    A plan that was edited by hand would otherwise train something that no rule has seen, on
-    estimates of something else; what is edited beside it would have no effect, in silence.
+    A plan that was edited by hand would otherwise train something that no rule has seen; what is
+    edited beside it would have no effect, in silence. Memory, cost and the card's figures are
+    this version's, so a build outlives a better estimate.
 
     Raises:
         InputError: `directory` is a file.
-        ArtifactError: there is no plan, it is not what this version makes of its spec, or
-            spec.yaml or launch.json is missing or does not say what the plan says.
+        ArtifactError: there is no plan, it decides otherwise than this version, or spec.yaml or
+            launch.json is missing or does not say what the plan says.
     """
     if directory.is_file():
         raise InputError(
@@ -39,14 +39,14 @@ def read_build(directory: Path) -> Plan:
             f"gptoss-build {directory} first)"
         )
     plan = read_plan(directory / "plan.json")
-    _require_of_its_spec(plan, directory / "plan.json")
+    made = _made_again(plan, directory / "plan.json")
     _require_same_spec(plan, directory / "spec.yaml")
     _require_same_launch(plan, directory / "launch.json")
-    return plan
+    return made
 
 
-def _require_of_its_spec(plan: Plan, path: Path) -> None:
-    """Raise unless the plan is what its spec comes to, whatever data lie where it says today.
+def _made_again(plan: Plan, path: Path) -> Plan:
+    """The plan that this version makes of the spec, whatever data lie where it says today.
 
     What is suppressed was judged where it was built, perhaps for another card and beside other
     data; `--data` may replace the data, and the trainer looks at those that it uses.
@@ -60,14 +60,19 @@ def _require_of_its_spec(plan: Plan, path: Path) -> None:
             f"and {_AGAIN}"
         ) from error
     kept = {field: getattr(plan.spec, field) for field in elsewhere}
-    again = again.model_copy(update={"spec": again.spec.model_copy(update=kept)})
-    differing = [each for each in _differences(plan, again) if each[0] not in SET_LATER]
+    made = {"spec": again.spec.model_copy(update=kept), "kernel_build": plan.kernel_build}
+    again = again.model_copy(update=made)
+    decided, today = (
+        each.model_dump(mode="json", include=set(DECISIONS)) for each in (plan, again)
+    )
+    differing = _differences(decided, today)
     if differing:
-        field, have, made = differing[0]
+        field, have, now = differing[0]
         raise ArtifactError(
-            f"{path} is not what this version makes of its spec: {field} is {have}, not {made} "
+            f"{path} is not what this version makes of its spec: {field} is {have}, not {now} "
             f"({len(differing)} differ); {_AGAIN}"
         )
+    return again
 
 
 def _first_line(error: InputError) -> str:
@@ -79,7 +84,7 @@ def _require_same_spec(plan: Plan, path: Path) -> None:
         written = load_spec(path)
     except InputError as error:
         raise ArtifactError(f"{_first_line(error)}; {_BUILD_AGAIN}") from error
-    differing = _differences(written, plan.spec)
+    differing = _differences(*(each.model_dump(mode="json") for each in (written, plan.spec)))
     if differing:
         field, have, planned = differing[0]
         raise ArtifactError(
@@ -99,9 +104,11 @@ def _require_same_launch(plan: Plan, path: Path) -> None:
         raise ArtifactError(f"{path} is not the launch configuration of the plan; {_BUILD_AGAIN}")
 
 
-def _differences(one: BaseModel, other: BaseModel) -> list[tuple[str, object, object]]:
-    """Fields whose values differ, with both values."""
-    ours, theirs = (dict(leaves(each.model_dump(mode="json"))) for each in (one, other))
+def _differences(
+    one: Mapping[str, object], other: Mapping[str, object]
+) -> list[tuple[str, object, object]]:
+    """Dotted fields whose values differ, with both values."""
+    ours, theirs = dict(leaves(one)), dict(leaves(other))
     fields = sorted(ours.keys() | theirs.keys())
     return [
         (field, ours.get(field), theirs.get(field))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gptoss_builder.errors import InputError
 from gptoss_builder.plan.fit import (
     Change,
+    Period,
     fastest_period,
     nearest_changes,
     period_table,
@@ -34,11 +35,11 @@ def _words(change: Change) -> str:
 
 
 def period_lines(plan: Plan) -> str:
-    """The table over checkpoint periods, cheapest first, and which of them to take.
+    """The table over checkpoint periods, fastest first, and which of them to take.
 
-    Extra is the part of a forward pass's FLOPs that is computed again, and step what that adds
-    to a step without checkpointing and with `backward: save`. A card without a known memory
-    fits nothing and refuses nothing.
+    Again is the part of a forward pass's FLOPs that is computed again, and FLOPs what that adds
+    to a step without checkpointing and with `backward: save`; ms is the predicted time of a
+    step. A card without a known memory fits nothing and refuses nothing.
 
     Raises:
         InputError: the spec has no training section.
@@ -48,17 +49,17 @@ def period_lines(plan: Plan) -> str:
         raise InputError(f"{plan.spec.name} has no training section, so it has no periods")
     known, available = plan.target.memory_bytes > 0, room(plan)
     forward, layers = plan.flops.forward.total, plan.spec.model.layers
-    least = rows[0].step_flops
+    least = min(row.step_flops for row in rows)
     lines = [
-        f"{plan.spec.name} on {plan.target.name}: checkpoint periods, cheapest first",
-        f"{'period':>8}{'backward':>12}{'needs GiB':>12}{'extra':>8}{'step':>8}  peak",
+        f"{plan.spec.name} on {plan.target.name}: checkpoint periods, fastest first",
+        f"{'period':>8}{'backward':>12}{'needs GiB':>12}{'again':>8}{'FLOPs':>8}{'ms':>9}  peak",
     ]
     for row in rows:
         own = (row.every, row.backward) == (training.checkpoint_every, plan.execution.backward)
         fits = "" if not known or row.total_bytes <= available else "  does not fit"
         lines.append(
             f"{row.every:>8}{row.backward:>12}{row.total_bytes / GIB:>12.2f}"
-            f"{(row.step_flops - least) / forward:>8.1%}{row.extra:>+8.1%}  {row.peak}"
+            f"{(row.step_flops - least) / forward:>8.1%}{row.extra:>+8.1%}{_ms(row):>9}  {row.peak}"
             f"{fits}{'  ← the spec' if own else ''}"
         )
     lines.append(
@@ -73,3 +74,7 @@ def period_lines(plan: Plan) -> str:
             else f"fastest that fits: checkpoint_every {best.every}, backward {best.backward}"
         )
     return "\n".join(lines)
+
+
+def _ms(row: Period) -> str:
+    return "" if row.step_seconds is None else f"{row.step_seconds * 1e3:.1f}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gptoss_builder.errors import TargetError
+from gptoss_builder.plan.cost import estimate_cost
 from gptoss_builder.plan.counts import count_flops
 from gptoss_builder.plan.memory import Peak, training_peak
 from gptoss_builder.plan.resolve import decide
@@ -23,7 +24,7 @@ GIB = 2**30
 FARTHEST = 8
 """Part of the context, one in so many, below which a context is offered only if nothing else is."""
 _ROUNDING = 1e-9
-"""Relative difference of FLOPs, which are floats, that means nothing."""
+"""Relative difference of times or FLOPs, which are floats, that means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class Period:
     """FLOPs of a token: forward, backward and what is computed again."""
     extra: float
     """step_flops over those of no checkpointing with `save`, less one."""
+    step_seconds: float | None
+    """Predicted time of an optimizer step; None on `cpu`, of which nothing is assumed."""
 
 
 def sqrt_period(layers: int) -> float:
@@ -101,21 +104,25 @@ def _far(change: Change, training: TrainingSpec) -> bool:
 
 
 def period_table(plan: Plan) -> tuple[Period, ...]:
-    """Every period that differs, with and without `backward: recompute`, cheapest first."""
+    """Every period that differs, with and without `backward: recompute`, fastest first.
+
+    By predicted time, or by FLOPs where no time is predicted.
+    """
     settings = _settings(plan, _periods(plan.spec.model.layers))
     return tuple(_row(plan, setting) for setting in settings)
 
 
 def dominating_period(plan: Plan) -> Period | None:
-    """The cheapest row of fewer FLOPs than the plan's own settings that needs no more memory.
+    """The fastest row that is faster than the plan's own settings and needs no more memory.
 
     Of periods that checkpoint more than the first layer and divide the layers, if any does but 1.
     """
     own, step = plan.memory.training, plan.flops.step
     if own is None or step is None:
         return None
+    takes = plan.cost.step_seconds if plan.cost is not None else step
     for setting in _settings(plan, _sound_periods(plan.spec.model.layers)):
-        if setting.step_flops >= step * (1 - _ROUNDING):
+        if setting.takes >= takes * (1 - _ROUNDING):
             return None
         if _floor(plan, setting.spec) > own.allocated_bytes:
             continue  # most end here, and the whole estimate is not made
@@ -131,10 +138,16 @@ class _Setting(NamedTuple):
     spec: Spec
     step_flops: float
     extra: float
+    step_seconds: float | None
+
+    @property
+    def takes(self) -> float:
+        """What settings are ordered by; of one plan all have a time, or none has."""
+        return self.step_flops if self.step_seconds is None else self.step_seconds
 
 
 def _settings(plan: Plan, periods: Iterable[int]) -> list[_Setting]:
-    """No checkpointing and `periods`, with both backwards, cheapest first."""
+    """No checkpointing and `periods`, with both backwards, fastest first."""
     if plan.spec.training is None:
         return []
     specs = [
@@ -142,11 +155,16 @@ def _settings(plan: Plan, periods: Iterable[int]) -> list[_Setting]:
         for every in (0, *periods)
         for backward in ("save", "recompute")
     ]
-    costs = [count_flops(spec, decide(spec, plan.target)).step or 0.0 for spec in specs]
-    settings = [
-        _Setting(spec, step, step / costs[0] - 1) for spec, step in zip(specs, costs, strict=True)
-    ]
-    return sorted(settings, key=lambda setting: setting.step_flops)
+    found: list[_Setting] = []
+    for spec in specs:
+        execution = decide(spec, plan.target)
+        flops = count_flops(spec, execution)
+        step = flops.step or 0.0
+        least = found[0].step_flops if found else step
+        cost = estimate_cost(spec, plan.target, execution, plan.parameters, flops)
+        seconds = None if cost is None else cost.step_seconds
+        found.append(_Setting(spec, step, step / least - 1, seconds))
+    return sorted(found, key=lambda setting: setting.takes)
 
 
 def _row(plan: Plan, setting: _Setting) -> Period:
@@ -158,11 +176,12 @@ def _row(plan: Plan, setting: _Setting) -> Period:
         peak.name,
         setting.step_flops,
         setting.extra,
+        setting.step_seconds,
     )
 
 
 def fastest_period(plan: Plan, available: int) -> Period | None:
-    """The row of least FLOPs that needs at most `available` bytes; None if none does."""
+    """The fastest row that needs at most `available` bytes; None if none does."""
     return next((row for row in period_table(plan) if row.total_bytes <= available), None)
 
 

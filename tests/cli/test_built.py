@@ -100,3 +100,48 @@ def test_line_ends_and_layout_of_a_copied_build_do_not_matter(
     Path("out/launch.json").write_text(json.dumps(launch), encoding="utf-8")
     with pytest.raises(ArtifactError, match=r"launch.json is not the launch configuration"):
         read_build(Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cost.step_seconds", 1e9),
+        ("memory.training.total_bytes", 1),
+        ("target.memory_bytes", 2**50),
+    ],
+)
+def test_estimates_are_of_the_version_that_reads_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: float
+) -> None:
+    """So a build outlives a better estimate, and an estimate that was edited lets nothing pass."""
+    monkeypatch.chdir(tmp_path)
+    spec = str(SPECS / "gpt_oss_lite.yaml")
+    assert build([spec, "--target", "h200", "--no-compile", "--out", "out"]) == 0
+    before = read_build(Path("out"))
+    plan = json.loads(Path("out/plan.json").read_text(encoding="utf-8"))
+    *parents, last = field.split(".")
+    place = plan
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    Path("out/plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    assert read_build(Path("out")) == before
+    assert before.kernel_build == "not_compiled"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("execution.backward", "save"), ("parameters.total", 5)]
+)
+def test_a_decision_that_was_edited_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: object
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = str(SPECS / "gpt_oss_lite.yaml")
+    assert build([spec, "--target", "h200", "--no-compile", "--out", "out"]) == 0
+    plan = json.loads(Path("out/plan.json").read_text(encoding="utf-8"))
+    section, name = field.split(".")
+    plan[section][name] = value
+    Path("out/plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    with pytest.raises(ArtifactError, match=f"{field} is {value}") as caught:
+        read_build(Path("out"))
+    assert len(str(caught.value)) < 400

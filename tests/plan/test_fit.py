@@ -118,6 +118,7 @@ def test_the_table_prices_a_period_as_the_plan_does():
         )
         assert row.total_bytes == same.memory.training.total_bytes
         assert row.step_flops == same.flops.step
+        assert row.step_seconds == same.cost.step_seconds
 
 
 def test_every_number_of_checkpointed_layers_is_in_the_table_once():
@@ -133,14 +134,22 @@ def test_recomputing_all_layers_costs_a_third_of_the_layers_work():
     assert rows[1, "save"].step_flops - rows[0, "save"].step_flops == pytest.approx(again)
 
 
-def test_the_fastest_period_that_fits_has_the_least_flops():
-    plan = plan_of("h200")
+@pytest.mark.parametrize(("target", "measure"), [("h200", "step_seconds"), ("cpu", "step_flops")])
+def test_the_fastest_period_that_fits_takes_the_least_time_or_flops(target, measure):
+    plan = plan_of(target, model__moe__dispatch="stacked")
     rows = period_table(plan)
     limit = sorted(row.total_bytes for row in rows)[len(rows) // 2]
     best = fastest_period(plan, limit)
-    fitting = [row.step_flops for row in rows if row.total_bytes <= limit]
-    assert best.step_flops == min(fitting)
+    fitting = [getattr(row, measure) for row in rows if row.total_bytes <= limit]
+    assert getattr(best, measure) == min(fitting)
     assert fastest_period(plan, 2**30) is None
+
+
+def test_what_was_measured_to_be_faster_and_smaller_comes_first():
+    """On an H200 period 0 with recompute took 138.5 ms in 13.1 GiB, 3 with save 139.4 in 16.4."""
+    plan = plan_of("h200", training__micro_batch=8, training__accumulate=1)
+    rows = [(row.every, row.backward) for row in period_table(plan)]
+    assert rows.index((0, "recompute")) < rows.index((3, "save"))
 
 
 SOUND = {6: (0, 1, 2, 3), 7: (0, 1, 2, 3, 4)}
@@ -170,9 +179,9 @@ def test_dominated_settings_are_those_that_cost_more_and_save_nothing(
 
     own = plan(every, backward)
     better = [
-        (other.flops.step, setting)
+        (other.cost.step_seconds, setting)
         for setting in itertools.product(SOUND[layers], ("save", "recompute"))
-        if (other := plan(*setting)).flops.step < own.flops.step
+        if (other := plan(*setting)).cost.step_seconds < own.cost.step_seconds
         and other.memory.training.total_bytes <= own.memory.training.total_bytes
     ]
     found = dominating_period(own)
