@@ -1,19 +1,23 @@
-"""Predicted and measured peak memory of training steps on the GPU at hand.
+"""Predicted and measured peak memory of training and serving on the GPU at hand.
 
     python -m benchmarks.memory --target h200 --jobs 8 --out memory.json
     python -m benchmarks.memory --only eager "period 1" "micro-batch 2"
+    python -m benchmarks.memory --only attention serving held-out
 
-Each spec is planned, built and trained for a few steps on random tokens in a process of its own
-(`benchmarks.memory_row`), and what torch's allocator had allocated and reserved at most is
-printed beside the plan's figures, after a check that the loss is finite. Several processes can
-share the card: their peaks are their own, and those that run at once are planned to need less
-than the card has. The context that a process has with its kernels loaded is measured with one
-job only, because the card does not say whose memory is whose.
+Each spec is planned and built, and trained for a few steps on random tokens or served a few
+prompts of them that fill its context, in a process of its own (`benchmarks.memory_row`). What
+torch's allocator had allocated and reserved at most is printed beside the plan's figures, after
+a check that the loss or the logits are finite. A held-out loss is taken after training steps, and
+beside it stands the plan of a step, which it must not pass. Several processes can share the card:
+their peaks are their own, and those that run at once are planned to need less than the card has.
+The context that a process has with its kernels loaded is measured with one job only, because the
+card does not say whose memory is whose.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -26,7 +30,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.arguments import new_file, positive
 from benchmarks.memory_row import ALLOCATORS
-from benchmarks.memory_specs import GROUPS, SPECS, spec_of
+from benchmarks.memory_specs import GROUPS, MEASURED, SPECS, USES, estimate_of, spec_of
 from gptoss_builder.errors import GptossError
 from gptoss_builder.files import write_text
 from gptoss_builder.pipeline import make_plan
@@ -69,8 +73,8 @@ def main() -> int:
     facts |= {"allocator": options.allocator}
     print(facts)
     print(
-        f"{'spec':<30}{'allocated GiB':>20}{'error':>8}{'MiB':>8}"
-        f"{'reserved GiB':>20}{'error':>8}  peak",
+        f"{'spec':<42}{'allocated GiB':>20}{'error':>9}{'MiB':>8}"
+        f"{'reserved GiB':>20}{'error':>9}  what: peak",
         flush=True,
     )
     rows: dict[str, Row] = {}
@@ -95,9 +99,8 @@ def planned_bytes(name: str, target: str) -> int:
         SpecError: the spec is not legal on the target, or does not fit it.
         TargetError: the target is not in the table.
     """
-    estimate = make_plan(spec_of(name, SPECS[name]), target=target).memory.training
-    assert estimate is not None
-    return estimate.total_bytes
+    plan = make_plan(spec_of(name, SPECS[name]), target=target)
+    return estimate_of(plan, USES[name]).total_bytes
 
 
 def run_jobs(
@@ -159,25 +162,26 @@ def run_child(command: Sequence[str], name: str) -> Row:
 def show(row: Row) -> None:
     """Print one row."""
     if "allocated" not in row:
-        print(f"{row['name']:<30}  {row.get('failed', 'out of memory')}", flush=True)
+        print(f"{row['name']:<42}  {row.get('failed', 'out of memory')}", flush=True)
         return
-    cells = [f"{row['name']:<30}"]
+    cells = [f"{row['name']:<42}"]
     for kind in ("allocated", "reserved"):
         planned, actual = row[f"planned_{kind}"], row[kind]
-        cells.append(f"{planned / GIB:>9.3f} /{actual / GIB:>9.3f}{planned / actual - 1:>+8.2%}")
+        cells.append(f"{planned / GIB:>9.3f} /{actual / GIB:>9.3f}{planned / actual - 1:>+9.2%}")
         if kind == "allocated":
             cells.append(f"{(planned - actual) / MIB:>+8.0f}")
-    print(*cells, f"  {row['peak']}", sep="", flush=True)
+    print(*cells, f"  {row['use']}: {row['peak']}", sep="", flush=True)
 
 
 def summarize(rows: Iterable[Row]) -> None:
-    """Print how far the plan was off."""
+    """Print how far the plan was off, of each use by itself."""
     measured = [row for row in rows if "allocated" in row]
-    for kind in ("allocated", "reserved") if measured else ():
-        errors = [row[f"planned_{kind}"] / row[kind] - 1 for row in measured]
+    uses = dict.fromkeys(row["use"] for row in measured)
+    for use, kind in itertools.product(uses, ("allocated", "reserved")):
+        errors = [row[f"planned_{kind}"] / row[kind] - 1 for row in measured if row["use"] == use]
         print(
-            f"{kind}: {len(errors)} specs, error from {min(errors):+.2%} to {max(errors):+.2%}, "
-            f"median of its size {statistics.median(map(abs, errors)):.2%}"
+            f"{use}, {kind}: {len(errors)} specs, error from {min(errors):+.2%} to "
+            f"{max(errors):+.2%}, median of its size {statistics.median(map(abs, errors)):.2%}"
         )
 
 
@@ -189,12 +193,18 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         nargs="+",
         choices=names,
-        default=list(GROUPS),
+        default=list(MEASURED),
         metavar="NAME",
-        help=f"groups ({', '.join(GROUPS)}; default: all) or specs of benchmarks/memory_specs.py",
+        help=f"groups ({', '.join(GROUPS)}; default: {', '.join(MEASURED)}) or specs of "
+        "benchmarks/memory_specs.py",
     )
     add("--target", default="h200")
-    add("--steps", type=positive, default=3, help="steps; the last is measured (default: 3)")
+    add(
+        "--steps",
+        type=positive,
+        default=3,
+        help="steps or prompts; the last is measured (default: 3)",
+    )
     add("--jobs", type=positive, default=1, help="processes at once (default: 1)")
     add("--allocator", choices=list(ALLOCATORS), default="expandable")
     add("--out", type=new_file, help="write the rows as JSON")

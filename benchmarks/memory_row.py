@@ -14,10 +14,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.arguments import positive
-from benchmarks.memory_specs import SPECS, spec_of
+from benchmarks.memory_specs import SPECS, USES, Use, estimate_of, spec_of
 
 if TYPE_CHECKING:
     from gptoss_builder.plan.schema import Plan
+    from gptoss_builder.train.step import Stepper
 
 ALLOCATORS = {"expandable": "expandable_segments:True", "fixed": "expandable_segments:False"}
 
@@ -56,23 +57,23 @@ def facts() -> dict[str, Any]:
 
 
 def measure(name: str, target: str, steps: int, *, alone: bool) -> dict[str, Any]:
-    """Plan and train one spec; the row has no measurement if it ran out of memory.
+    """Plan one spec and do what it is for; the row has no measurement if it ran out of memory.
 
     Args:
         name: of the spec.
         target: card that the plan is for.
-        steps: optimizer steps; the last is measured.
+        steps: optimizer steps, or prompts; the last is measured.
         alone: nothing else is on the card, so what is not the allocator's is the context.
     """
     import torch
 
     from gptoss_builder.pipeline import make_plan
 
-    plan = make_plan(spec_of(name, SPECS[name]), target=target)
-    estimate = plan.memory.training
-    assert estimate is not None
+    plan, use = make_plan(spec_of(name, SPECS[name]), target=target), USES[name]
+    estimate = estimate_of(plan, use)
     row: dict[str, Any] = {
         "name": name,
+        "use": use,
         "changes": SPECS[name],
         "planned_allocated": estimate.allocated_bytes,
         "planned_reserved": estimate.reserved_bytes,
@@ -80,18 +81,31 @@ def measure(name: str, target: str, steps: int, *, alone: bool) -> dict[str, Any
         "peak": estimate.peak,
     }
     try:
-        train(plan, steps)
+        row |= measured(plan, use, steps)
     except torch.OutOfMemoryError as error:
         return row | {"out_of_memory": str(error)}
-    row["allocated"] = torch.cuda.max_memory_allocated()
-    row["reserved"] = torch.cuda.max_memory_reserved()
     if alone:
         free, total = torch.cuda.mem_get_info()
         row["context"] = total - free - torch.cuda.memory_reserved()  # with the kernels loaded
     return row
 
 
-def train(plan: Plan, steps: int) -> None:
+def measured(plan: Plan, use: Use, steps: int) -> dict[str, Any]:
+    """Do what a plan is for, and return what was allocated and reserved at most.
+
+    Raises:
+        SystemExit: the loss is not finite.
+        RunError: the logits are not finite.
+    """
+    from benchmarks.memory_uses import evaluate, peaks, serve
+
+    if use == "serving":
+        return serve(plan, steps)
+    stepper = train(plan, steps)
+    return evaluate(plan, stepper) if use == "held-out loss" else peaks()
+
+
+def train(plan: Plan, steps: int) -> Stepper:
     """Do `steps` optimizer steps on random tokens; the peaks are then those of the last one.
 
     Raises:
@@ -99,6 +113,7 @@ def train(plan: Plan, steps: int) -> None:
     """
     import torch
 
+    from benchmarks.memory_uses import forget_peaks
     from gptoss_builder.model.build import build
     from gptoss_builder.train.data import StepBatch
     from gptoss_builder.train.guard import NanGuard
@@ -110,12 +125,12 @@ def train(plan: Plan, steps: int) -> None:
     shape = (2, training.accumulate, training.micro_batch, training.context)
     for index in range(steps):
         if index == steps - 1:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-        tokens, labels = torch.randint(plan.spec.model.vocab, shape, device="cuda")
+            forget_peaks()
+        tokens, labels = torch.randint(plan.spec.model.vocab, shape, device=plan.execution.device)
         pending = stepper.run(StepBatch(tokens, labels, labels.numel()), index)
     if not pending.wait().finite:
         raise SystemExit(f"{plan.spec.name}: the loss is not finite; its memory means nothing")
+    return stepper
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,7 +138,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("name", nargs="?", choices=list(SPECS), metavar="SPEC", help="default: the card alone")
     add("--target", default="h200")
-    add("--steps", type=positive, default=3, help="steps; the last is measured (default: 3)")
+    add(
+        "--steps",
+        type=positive,
+        default=3,
+        help="steps or prompts; the last is measured (default: 3)",
+    )
     add("--allocator", choices=list(ALLOCATORS), default="expandable")
     add("--alone", action="store_true", help="measure the CUDA context too")
     return parser

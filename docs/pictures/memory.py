@@ -13,7 +13,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.memory_specs import GROUPS, spec_of
+from benchmarks.memory_specs import GROUPS, Use, estimate_of, spec_of
 from gptoss_builder.files import write_text
 from gptoss_builder.pipeline import make_plan
 
@@ -29,12 +29,18 @@ class Row(NamedTuple):
     """One spec: what was measured, and what the closed form says of it now; bytes."""
 
     name: str
+    use: Use
     peak: str
     allocated: int
     allocated_planned: int
     reserved: int
     reserved_planned: int
     heuristic: int
+    decode: int | None
+    """Allocated while tokens are drawn one by one; None where nothing is served."""
+    decode_planned: int | None
+    first: int | None
+    """Allocated the first time, in which kernels are compiled; None of training."""
 
     @property
     def errors(self) -> tuple[float, float]:
@@ -51,18 +57,27 @@ def rows() -> list[Row]:
     found = []
     for row in measured:
         plan = make_plan(spec_of(row["name"], row["changes"]), target="h200")
-        estimate = plan.memory.training
-        assert estimate is not None
+        use: Use = row.get("use", "training")
+        estimate = estimate_of(plan, use)
+        moments = {moment.name: moment.allocated_bytes for moment in estimate.moments}
+        decode = None
+        if "decode" in moments:
+            workspaces = estimate.allocated_bytes - max(moments.values())
+            decode = moments["decode"] + workspaces
         assert plan.heuristic is not None
         found.append(
             Row(
                 row["name"],
+                use,
                 estimate.peak,
                 row["allocated"],
                 estimate.allocated_bytes,
                 row["reserved"],
                 estimate.reserved_bytes,
                 int(plan.heuristic.gib * GIB),
+                row.get("moments", {}).get("decode"),
+                decode,
+                row.get("first_allocated"),
             )
         )
     return found
@@ -71,30 +86,30 @@ def rows() -> list[Row]:
 def page(found: list[Row]) -> str:
     """The benchmark's page."""
     facts = json.loads(RECORD.read_text(encoding="utf-8"))
-    allocated, reserved = zip(*(row.errors for row in found), strict=True)
+    trained, served, held_out = (
+        [row for row in found if row.use == use] for use in ("training", "serving", "held-out loss")
+    )
+    commands = " and ".join(f"`{command}`" for command in facts["command"].splitlines())
     lines = [
         f"# Predicted and measured memory, one H200, {facts['date']}",
         "",
         f"{facts['gpu']}, driver {facts['driver']}, torch {facts['torch']}, "
         f"Triton {facts['triton']}, expandable segments. Measured by",
-        f"`{facts['command']}`:",
-        f"{len(found)} variants of specs/gpt_oss_lite.yaml, three optimizer steps each on random",
+        f"{commands}:",
+        f"{len(trained)} variants of specs/gpt_oss_lite.yaml, three optimizer steps each on random",
         "tokens, the peak of the third.",
         "",
-        "| | lowest | highest | worst | median of its size |",
-        "|---|---|---|---|---|",
-        _summary("allocated", allocated),
-        _summary("reserved", reserved),
+        *_summary(trained),
         "",
         "Two workspaces of 32 MiB for cuBLAS, one for each thread that computes, are fitted to an",
         "earlier run of 29 specs; the rest of allocated is not fitted. Of reserved's 3% and 22",
         "MiB, the 3% come from replays without a GPU. A test holds the closed form against",
         f"[the record]({RECORD.name}).",
         "",
-        *_above_the_prediction(found),
+        *_above_the_prediction(trained),
         "",
-        f"Of the {len(found)} peaks {sum(row.peak == 'loss' for row in found)} are in the loss, "
-        "so other moments were measured",
+        f"Of the {len(trained)} peaks {sum(row.peak == 'loss' for row in trained)} are in the "
+        "loss, so other moments were measured",
         "only in the rest.",
         "",
         f"The CUDA context held {facts['context_bytes']:,} bytes before the first kernel was",
@@ -104,12 +119,8 @@ def page(found: list[Row]) -> str:
         "| measured | error | peak |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in found:
-        lines.append(
-            f"| {row.name} | {row.allocated_planned / GIB:.3f} | {row.allocated / GIB:.3f} | "
-            f"{row.errors[0]:+.3%} | {row.reserved_planned / GIB:.3f} | "
-            f"{row.reserved / GIB:.3f} | {row.errors[1]:+.2%} | {row.peak} |"
-        )
+    lines += [f"| {_cells(row)} | {row.peak} |" for row in trained]
+    lines += [*_serving(served), *_held_out(held_out)]
     lines += [
         "",
         "What each name changes is in `benchmarks/memory_specs.py` and in the record. Made by",
@@ -117,6 +128,75 @@ def page(found: list[Row]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _serving(served: list[Row]) -> list[str]:
+    if not served:
+        return []
+    lines = [
+        "",
+        "## Serving",
+        "",
+        f"{len(served)} variants, without gradients: three batches of random prompts that fill the "
+        "context but for",
+        "four tokens, which are then drawn; the peak of the third. Prompts are taken in by chunks",
+        "(prefill), and the tokens drawn one by one (decode).",
+        "",
+        *_summary(served),
+        "",
+        *_above_the_prediction(served),
+        *_first(served, "prompts"),
+        "",
+        "| spec | allocated GiB, predicted | measured | error | reserved GiB, predicted "
+        "| measured | error | peak | decode, allocated GiB, predicted | measured | error |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in served:
+        assert row.decode is not None
+        assert row.decode_planned is not None
+        lines.append(
+            f"| {_cells(row)} | {row.peak} | {row.decode_planned / GIB:.3f} | "
+            f"{row.decode / GIB:.3f} | {row.decode_planned / row.decode - 1:+.3%} |"
+        )
+    return lines
+
+
+def _held_out(held_out: list[Row]) -> list[str]:
+    if not held_out:
+        return []
+    lines = [
+        "",
+        "## A held-out loss",
+        "",
+        "Two micro-batches of random tokens after three training steps, the second time. It has no",
+        "figure in the plan: it must stay below what is predicted for a step.",
+        *_first(held_out, "losses"),
+        "",
+        "| spec | allocated GiB, a step, predicted | a held-out loss, measured | part of it |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.name} | {row.allocated_planned / GIB:.3f} | {row.allocated / GIB:.3f} | "
+        f"{row.allocated / row.allocated_planned:.1%} |"
+        for row in held_out
+    ]
+    return lines
+
+
+def _first(found: list[Row], what: str) -> list[str]:
+    """What the first of each process took beyond the one that is measured."""
+    more = max(row.first / row.allocated - 1 for row in found if row.first is not None)
+    if more <= 0:
+        return [f"The first {what}, in which kernels are compiled, allocated no more."]
+    return [f"The first {what}, in which kernels are compiled, allocated up to {more:.2%} more."]
+
+
+def _cells(row: Row) -> str:
+    return (
+        f"{row.name} | {row.allocated_planned / GIB:.3f} | {row.allocated / GIB:.3f} | "
+        f"{row.errors[0]:+.3%} | {row.reserved_planned / GIB:.3f} | "
+        f"{row.reserved / GIB:.3f} | {row.errors[1]:+.2%}"
+    )
 
 
 def _above_the_prediction(found: list[Row]) -> list[str]:
@@ -133,10 +213,19 @@ def _above_the_prediction(found: list[Row]) -> list[str]:
     ]
 
 
-def _summary(name: str, errors: tuple[float, ...]) -> str:
-    low, high, median = min(errors), max(errors), statistics.median(map(abs, errors))
-    worst = max(errors, key=abs)
-    return f"| {name} | {low:+.3%} | {high:+.3%} | {worst:+.3%} | {median:.3%} |"
+def _summary(found: list[Row]) -> list[str]:
+    """A table of the errors of allocated and reserved."""
+    lines = [
+        "| | lowest | highest | worst | median of its size |",
+        "|---|---|---|---|---|",
+    ]
+    for number, name in enumerate(("allocated", "reserved")):
+        errors = [row.errors[number] for row in found]
+        median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
+        lines.append(
+            f"| {name} | {min(errors):+.3%} | {max(errors):+.3%} | {worst:+.3%} | {median:.3%} |"
+        )
+    return lines
 
 
 def picture(found: list[Row]) -> str:
