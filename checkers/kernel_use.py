@@ -3,44 +3,83 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from checkers.syntax import always_leaves, nodes, origins, resolve
+from checkers.syntax import IMPORTERS, always_leaves, nodes, origins, ours, resolve
 
 KERNEL_HOMES = ("triton", "gptoss_builder.kernels", "gptoss_builder.plan.launch")
-OPS = frozenset({"w1w3", "triton_moe_w1w3_silu"})
+OP_HOMES = tuple(f"gptoss_builder.kernels.{name}" for name in ("w1w3", "w1w3_triton", "experts"))
+"""What of it runs W1 and W3."""
+OP = "w1w3"
+"""The op's name; an attribute or function of that name that is the user's own is not it."""
 _MANAGERS = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
 
 
 def of_kernel(origin: str) -> bool:
     """Whether a dotted origin is the kernel's package, its launch, Triton, or in one of them."""
-    return any(origin == home or origin.startswith(f"{home}.") for home in KERNEL_HOMES)
+    return _lies_in(origin, KERNEL_HOMES)
+
+
+def _lies_in(origin: str, homes: Iterable[str]) -> bool:
+    return any(origin == home or origin.startswith(f"{home}.") for home in homes)
 
 
 def uses_kernel(body: Iterable[ast.AST], tree: ast.Module) -> bool:
     """Whether statements import or call the kernel, at once or through the file's own functions."""
-    return _uses(body, origins(tree), _wrappers(tree))
+    return _uses(body, tree, _wrappers(tree))
+
+
+def names_op(body: Iterable[ast.AST], tree: ast.Module) -> bool:
+    """Whether expressions or statements hold the W1/W3 op, called or only named.
+
+    At once or through the file's own functions.
+    """
+    return _names_op(body, tree, _holders(tree))
+
+
+def _names_op(body: Iterable[ast.AST], tree: ast.Module, holders: Collection[str]) -> bool:
+    names = origins(tree)
+    spellings = (resolve(node, names) for node in _walk(body))
+    return any(
+        _lies_in(origin, OP_HOMES) or origin in holders or (origin == OP and ours(origin, tree))
+        for origin in spellings
+        if origin is not None
+    )
+
+
+@lru_cache(maxsize=4)
+def _holders(tree: ast.Module) -> frozenset[str]:
+    """Functions and methods of the file that hold the op."""
+    return _through_functions(tree, _names_op, frozenset())
 
 
 @lru_cache(maxsize=4)
 def _wrappers(tree: ast.Module) -> frozenset[str]:
     """Functions and methods of the file that call the kernel, and names that hold it."""
-    names = origins(tree)
-    found = {f"self.{name}" for name, value in _attributes(tree) if _is_op(value, names)}
+    held = frozenset(f"self.{name}" for name, value in _attributes(tree) if _is_op(value, tree))
+    return _through_functions(tree, _uses, held)
+
+
+def _through_functions(
+    tree: ast.Module,
+    test: Callable[[Iterable[ast.AST], ast.Module, Collection[str]], bool],
+    found: frozenset[str],
+) -> frozenset[str]:
+    """The names `found`, and the functions and methods whose body passes the test with them."""
     functions = [
         node for node in nodes(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     while True:
-        more = {
+        more = found | {
             spelling
             for node in functions
-            if _uses(node.body, names, found)
+            if test(node.body, tree, found)
             for spelling in (node.name, f"self.{node.name}")
         }
-        if more <= found:
-            return frozenset(found)
-        found |= more
+        if more == found:
+            return found
+        found = more
 
 
 def _attributes(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -51,28 +90,34 @@ def _attributes(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                     yield target.attr, node.value
 
 
-def _is_op(value: ast.AST, names: Mapping[str, str]) -> bool:
-    origin = resolve(value, names) or ""
-    return of_kernel(origin) or origin.split(".")[-1] in OPS
+def _is_op(value: ast.AST, tree: ast.Module) -> bool:
+    origin = resolve(value, origins(tree)) or ""
+    return of_kernel(origin) or (origin == OP and ours(origin, tree))
 
 
-def _uses(body: Iterable[ast.AST], names: Mapping[str, str], wrappers: Collection[str]) -> bool:
+def _uses(body: Iterable[ast.AST], tree: ast.Module, wrappers: Collection[str]) -> bool:
+    names = origins(tree)
     for statement in body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Import):
                 if any(of_kernel(alias.name) for alias in node.names):
                     return True
             elif isinstance(node, ast.ImportFrom):
-                if of_kernel(node.module or "") or any(a.name in OPS for a in node.names):
+                if any(of_kernel(f"{node.module}.{alias.name}") for alias in node.names):
                     return True
             elif isinstance(node, ast.Call):
-                named = (arg.value for arg in node.args if isinstance(arg, ast.Constant))
-                by_string = any(isinstance(name, str) and of_kernel(name) for name in named)
-                if by_string or _is_op(node.func, names):
+                if _imports_by_string(node, names) or _is_op(node.func, tree):
                     return True
                 if (resolve(node.func, {}) or "") in wrappers:
                     return True
     return False
+
+
+def _imports_by_string(call: ast.Call, names: Mapping[str, str]) -> bool:
+    if (resolve(call.func, names) or "").removeprefix("builtins.") not in IMPORTERS:
+        return False
+    named = (arg.value for arg in call.args if isinstance(arg, ast.Constant))
+    return any(isinstance(name, str) and of_kernel(name) for name in named)
 
 
 def suppressed_by(node: ast.With | ast.AsyncWith, tree: ast.Module) -> str | None:

@@ -15,7 +15,6 @@ from checkers.rule import (
 from checkers.source_rules import (
     ck101,
     hc101,
-    hc102,
     kl101,
     nf001,
     nf002,
@@ -187,7 +186,6 @@ PLAN_RULES: tuple[PlanRule, ...] = (
 SOURCE_RULES: tuple[SourceRule, ...] = (
     ck101.rule,
     hc101.rule,
-    hc102.rule,
     kl101.rule,
     nf001.rule,
     nf002.rule,
@@ -250,7 +248,7 @@ FAMILIES = {
 
 HARD_RULES: dict[str, tuple[str, ...]] = {
     "Triton only for W1/W3": ("TR001", "TR002", "TR003", "TR004", "TR005"),
-    "hard caps": ("HC001", "HC101", "HC102"),
+    "hard caps": ("HC001", "HC101"),
     "no silent fallback": ("NF001", "NF002"),
     "it fits": ("VR001", "VR002", "VR101"),
     "alternation": ("AT002", "AT005", "AT007"),

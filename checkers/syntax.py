@@ -20,6 +20,20 @@ SANCTIONED = (KERNEL, COMPILE)
 """The only files that may import Triton."""
 
 
+IMPORTERS = frozenset(
+    {
+        "__import__",
+        "importlib.__import__",
+        "importlib.import_module",
+        "pkgutil.resolve_name",
+        "pytest.importorskip",
+        "runpy.run_module",
+        "sys.modules.get",
+    }
+)
+"""Functions that import what a string names."""
+
+
 def sanctioned(module: Module) -> bool:
     """Whether the file is one of the two that may use Triton."""
     return module.parts[-3:] in SANCTIONED
@@ -63,6 +77,25 @@ def origins(tree: ast.Module) -> Mapping[str, str]:
         if origin is not None and target not in found:
             found[target] = origin
     return found
+
+
+@lru_cache(maxsize=4)
+def bound(tree: ast.Module) -> frozenset[str]:
+    """Names that the file itself gives a meaning: functions, classes, arguments, variables."""
+    found = set()
+    for node in nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def ours(origin: str, tree: ast.Module) -> bool:
+    """Whether a dotted origin is this package's: imported from it, or a name from nowhere else."""
+    return origin.startswith("gptoss_builder.") or ("." not in origin and origin not in bound(tree))
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

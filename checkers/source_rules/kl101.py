@@ -18,8 +18,9 @@ APART = ("loop", "reference", "stacked")
     code="KL101",
     title="the hot path never waits for the device",
     why="item, tolist, bincount, nonzero and their like copy a result to the host, which waits "
-    "for everything queued so far, in each layer. The oracle and the functions and files "
-    "named loop, stacked or reference stand apart: there a plain loop is the point.",
+    "for everything queued so far, in each layer. Read are gptoss_builder/model and "
+    "gptoss_builder/kernels alone. The oracle and the functions and files named loop, stacked or "
+    "reference stand apart: there a plain loop is the point.",
     bad="def dispatch(counts_E):\n    return counts_E.max().item()   # in gptoss_builder/model/",
     good="def dispatch_loop(counts_E):\n    return counts_E.max().item()",
 )

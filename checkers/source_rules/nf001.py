@@ -6,7 +6,7 @@ from functools import partial
 
 from checkers.kernel_use import leaves_by_the_way, of_kernel, suppressed_by, uses_kernel
 from checkers.rule import Module, SourceProblem, SourceRule
-from checkers.syntax import COMPILE, KERNEL, always_leaves, nodes, origins, resolve
+from checkers.syntax import COMPILE, KERNEL, always_leaves, nodes, origins, ours, resolve
 
 KERNEL_ERRORS = frozenset({"KernelError", "LaunchError", "MissingTritonError", "CapError"})
 FOREIGN = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit"})
@@ -25,12 +25,12 @@ FOREIGN = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit"})
 def rule(module: Module) -> Iterator[SourceProblem]:
     if module.parts[-3:] == COMPILE:
         return  # It runs no model: a compile that fails is its result.
-    names, tree = origins(module.tree), module.tree
+    tree = module.tree
     for node in nodes(tree):
         if isinstance(node, ast.Try | ast.TryStar):
             # In the kernel's own file everything is around the kernel.
             kernel = module.parts[-3:] == KERNEL or uses_kernel(node.body, tree)
-            yield from _swallowed(node, names, kernel=kernel)
+            yield from _swallowed(node, tree, kernel=kernel)
         elif isinstance(node, ast.With | ast.AsyncWith):
             manager = suppressed_by(node, tree)
             if manager is not None and uses_kernel(node.body, tree):
@@ -42,8 +42,9 @@ def rule(module: Module) -> Iterator[SourceProblem]:
 
 
 def _swallowed(
-    node: ast.Try | ast.TryStar, names: Mapping[str, str], *, kernel: bool
+    node: ast.Try | ast.TryStar, tree: ast.Module, *, kernel: bool
 ) -> Iterator[SourceProblem]:
+    names = origins(tree)
     for handler in node.handlers:
         if always_leaves(handler.body):
             continue
@@ -51,7 +52,7 @@ def _swallowed(
         caught = {origin.split(".")[-1] for origin in origins_caught}
         if handler.type is not None and caught and caught <= FOREIGN:
             continue
-        if kernel or caught & KERNEL_ERRORS or any(map(of_kernel, origins_caught)):
+        if kernel or any(_of_kernel(origin, tree) for origin in origins_caught):
             what = ", ".join(sorted(caught)) or "everything"
             yield SourceProblem(
                 handler,
@@ -65,6 +66,12 @@ def _swallowed(
         yield SourceProblem(
             way_out, f"a {word} in finally swallows the kernel's error", f"{word} after it"
         )
+
+
+def _of_kernel(origin: str, tree: ast.Module) -> bool:
+    """Whether an error is the kernel's, and not one of the user's that has its name."""
+    name = origin.rsplit(".", maxsplit=1)[-1]
+    return of_kernel(origin) or (name in KERNEL_ERRORS and ours(origin, tree))
 
 
 def _caught(handler: ast.ExceptHandler, names: Mapping[str, str]) -> Iterator[str]:

@@ -15,7 +15,8 @@ PREFIX = "w1w3"
     code="TR005",
     title="the kernel file launches the W1/W3 kernel alone",
     why="The file that may use Triton is a licence for one kernel. Another one in the same file "
-    "is one kernel too many.",
+    "is one kernel too many. Read are gptoss_builder/kernels/w1w3_triton.py and compile.py alone; "
+    "TR001 to TR004 read every other file.",
     bad="@triton.jit\ndef norm_kernel(x_ptr):\n    ...\n\n\n"
     "norm_kernel[(1,)](x)   # in gptoss_builder/kernels/w1w3_triton.py",
     good="@triton.jit\ndef w1w3_kernel(x_ptr):\n    ...\n\n\nw1w3_kernel[(1,)](x)",

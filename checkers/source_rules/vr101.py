@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from checkers.rule import Module, SourceProblem, SourceRule
-from checkers.syntax import always_leaves, nodes, reached
+from checkers.syntax import always_leaves, nodes, origins, ours, reached, resolve
 
 GUARD = "require_memory"
 TRAINER = ("gptoss_builder", "train", "loop.py")
@@ -17,14 +17,16 @@ HOME = ("gptoss_builder", "train", "device.py")
     code="VR101",
     title="training asks for its memory first, and a refusal stops it",
     why="The check knows the card in the spec; the trainer knows what is free on the one in use. "
-    "A guard whose error is caught and printed warns, and then the run dies hours later.",
+    "A guard whose error is caught and printed warns, and then the run dies hours later. Of "
+    "gptoss_builder's own files it also asks that train/loop.py calls the guard, and that the "
+    "guard in train/device.py raises.",
     bad="try:\n    require_memory(plan, device)\nexcept DeviceError as error:\n    print(error)",
     good="require_memory(plan, device)",
 )
 def rule(module: Module) -> Iterator[SourceProblem]:
     place = module.parts[-3:]
     functions = {node.name: node for node in module.tree.body if isinstance(node, ast.FunctionDef)}
-    if place == TRAINER and not _asks(functions):
+    if place == TRAINER and not _asks(functions, module.tree):
         yield SourceProblem(
             functions.get("train", module.tree),
             f"train never calls {GUARD}",
@@ -35,7 +37,7 @@ def rule(module: Module) -> Iterator[SourceProblem]:
             functions.get(GUARD, module.tree), f"{GUARD} refuses nothing", "raise DeviceError"
         )
     for node in nodes(module.tree):
-        if isinstance(node, ast.Try) and any(map(_calls_guard, node.body)):
+        if isinstance(node, ast.Try) and _calls_guard(node.body, module.tree):
             for handler in node.handlers:
                 if not always_leaves(handler.body):
                     yield SourceProblem(
@@ -45,9 +47,9 @@ def rule(module: Module) -> Iterator[SourceProblem]:
                     )
 
 
-def _asks(functions: dict[str, ast.FunctionDef]) -> bool:
+def _asks(functions: dict[str, ast.FunctionDef], tree: ast.Module) -> bool:
     called = reached([name for name in functions if name == "train"], functions)
-    return any(_calls_guard(functions[name]) for name in called)
+    return _calls_guard([functions[name] for name in called], tree)
 
 
 def _refuses(functions: dict[str, ast.FunctionDef]) -> bool:
@@ -55,12 +57,12 @@ def _refuses(functions: dict[str, ast.FunctionDef]) -> bool:
     return guard is not None and any(isinstance(node, ast.Raise) for node in ast.walk(guard))
 
 
-def _calls_guard(statement: ast.stmt) -> bool:
-    return any(
-        isinstance(node, ast.Call)
-        and (
-            (isinstance(node.func, ast.Name) and node.func.id == GUARD)
-            or (isinstance(node.func, ast.Attribute) and node.func.attr == GUARD)
-        )
+def _calls_guard(body: Sequence[ast.stmt], tree: ast.Module) -> bool:
+    called = (
+        resolve(node.func, origins(tree)) or ""
+        for statement in body
         for node in ast.walk(statement)
+        if isinstance(node, ast.Call)
     )
+    # A function of the user's own that has this name guards something else.
+    return any(origin.split(".")[-1] == GUARD and ours(origin, tree) for origin in called)

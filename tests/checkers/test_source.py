@@ -102,16 +102,91 @@ def test_ordinary_code_near_the_kernel_is_left_alone(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "match HAS_TRITON:\n    case True:\n        f()\n    case _:\n        g()\n",
-        "f = {True: a, False: b}[HAS_TRITON]\n",
-        "f = (a, b)[use_triton]\n",
+        "match HAS_TRITON:\n    case True:\n        w1w3(x)\n    case _:\n        g()\n",
+        "f = {True: w1w3, False: b}[HAS_TRITON]\n",
+        "f = (a, w1w3)[use_triton]\n",
         "from importlib.util import find_spec\nok = find_spec('triton') is not None\n"
-        "if ok:\n    f()\nelse:\n    g()\n",
-        "ok = has_triton() and cuda\nf = a if ok else b\n",
+        "if ok:\n    w1w3(x)\nelse:\n    g()\n",
+        "ok = has_triton() and cuda\nf = w1w3 if ok else b\n",
+        "def up(x):\n    return w1w3(x)\nf = up if useTriton else b\n",
+        "def f(x):\n    if not HAS_TRITON:\n        return g(x)\n    return w1w3(x)\n",
+        "def f(x):\n    if use_kernel:\n        return w1w3(x)\n    return g(x)\n",
+        "def f(x):\n    return w1w3(x) if x.is_cuda else g(x)\n",
+        "def f(x):\n    if not torch.cuda.is_available():\n        return g(x)\n"
+        "    return w1w3(x)\n",
+        "dispatch = 'triton_grouped' if has_triton() else 'stacked'\n",
+        "if not TRITON_AVAILABLE:\n    change(spec, dispatch='stacked')\n",
     ],
 )
 def test_flag_routes_in_any_form(text):
-    assert codes(text, "mine/x.py") == ["NF002"]
+    assert codes(IMPORT + text, "mine/x.py") == ["NF002"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = 5 if use_kernel_size else 3\n",
+        "if use_kernel_bias:\n    y = w1w3(x) + b\n",
+        "if not no_kernel_init:\n    init(conv.kernel)\n",
+        "if kernel_ok:\n    convolve(x)\n",
+        "if use_triton:\n    serve_with_nvidia_triton(model)\n",
+        "if has_triton():\n    model = torch.compile(model)\n    print('triton')\n",
+        "def f(x):\n    if has_triton():\n        return w1w3(x)\n    raise ImportError\n",
+        "match has_triton():\n    case True:\n        w1w3(x)\n    case _:\n"
+        "        raise ImportError\n",
+        "def main():\n    if not torch.cuda.is_available():\n        return 1\n    w1w3(x)\n",
+        "if torch.cuda.is_available():\n    w1w3(x)\n",
+        "dispatch = 'triton_grouped' if torch.cuda.is_available() else 'stacked'\n",
+        "y = w1w3(x) if plan.execution.up_products == 'triton' else loop(x)\n",
+    ],
+)
+def test_names_that_only_contain_the_words_are_no_flags(text):
+    assert codes(IMPORT + text, "mine/x.py") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class M:\n    def __init__(self):\n        self.w1w3 = Linear(2, 4)\n"
+        "    def forward(self, x):\n        try:\n            return self.w1w3(x)\n"
+        "        except RuntimeError:\n            return 0\n",
+        "def w1w3(x):\n    return x\ntry:\n    w1w3(x)\nexcept RuntimeError:\n    pass\n",
+        "from importlib.metadata import version\ntry:\n    found = version('triton')\n"
+        "except Exception:\n    found = None\n",
+        "from rockets import LaunchError\ntry:\n    launch()\nexcept LaunchError:\n    pass\n",
+        "class KernelError(Exception):\n    pass\ntry:\n    boot()\nexcept KernelError:\n"
+        "    pass\n",
+        "asked = getattr(options, 'triton', None)\n",
+        "from mine import settings\nasked = getattr(settings, 'triton')\n",
+        "HARD_CAP = 100\nself.HARD_CAP = 5\n",
+        "setattr(limits, 'HARD_CAP', 16384)\n",
+        "from mine import limits\nlimits.HARD_CAP = 16384\n",
+        "def require_memory():\n    pass\ntry:\n    require_memory()\nexcept OSError:\n    pass\n",
+        "try:\n    self.pool.require_memory(8)\nexcept MemoryError:\n    pass\n",
+    ],
+)
+def test_names_of_the_users_own_are_left_alone(text):
+    assert codes(text, "mine/x.py") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from gptoss_builder.spec import schema\nschema.HARD_CAP = 16384\n",
+        "import gptoss_builder.spec.schema\ngptoss_builder.spec.schema.HARD_CAP += 1\n",
+        "import gptoss_builder.plan.resolve as r\nsetattr(r, 'HARD_CAP', 9000)\n",
+        "from gptoss_builder.spec.schema import HARD_CAP\nHARD_CAP = 16384\n",
+        "from gptoss_builder.kernels import w1w3\nmonkeypatch.setattr(w1w3, 'HARD_CAP', 9000)\n",
+    ],
+)
+def test_the_projects_cap_is_not_moved_from_outside(text):
+    assert codes(text, "mine/x.py") == ["HC101"]
+
+
+def test_the_memory_guard_is_known_by_where_it_comes_from():
+    text = "try:\n    guard(plan, device)\nexcept RuntimeError:\n    pass\n"
+    ours = "from gptoss_builder.train.device import require_memory as guard\n"
+    assert codes(ours + text, "mine/x.py") == ["VR101"]
 
 
 def test_what_is_only_handed_a_flag_is_none():
