@@ -107,8 +107,9 @@ class Step:
         for kind in dict.fromkeys(kinds):
             kernel = run.window_attention if kind == "window" else run.full_attention
             context = self.training.context
-            forward, backward = rates.scores(kernel, kind, context) or (BOUND, BOUND)
-            pairs = attended_pairs(context, layer_window(self.spec, kind)) / context
+            window = layer_window(self.spec, kind)
+            forward, backward = rates.scores(kernel, context, window) or (BOUND, BOUND)
+            pairs = attended_pairs(context, window) / context
             layer = 4.0 * attention.heads * attention.head_dim * pairs * self.tokens
             layers = kinds.count(kind)
             again = sum(kinds[index] == kind for index in run.checkpointed_layers)

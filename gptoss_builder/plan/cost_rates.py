@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gptoss_builder.plan.counts import attended_pairs
 from gptoss_builder.plan.schema import AttentionKernel
-from gptoss_builder.spec.schema import LayerKind
 from gptoss_builder.targets import CARDS
 
 MEASURED_ON = "h200"
@@ -26,7 +26,7 @@ class Efficiency:
 
 
 def _computes(teraflops: float, what: str) -> Efficiency:
-    evidence = f"{teraflops:g} TFLOP/s on an H200: {what}"
+    evidence = f"{teraflops:.3g} TFLOP/s on an H200: {what}"
     return Efficiency(teraflops * 1e12 / _H200.bf16_rate, evidence)
 
 
@@ -52,40 +52,47 @@ EXPERTS = {
     "grouped_mm": _computes(617, "21.0 ms for 13.0 TFLOP in five products"),
     "loop": _LOOP,
 }
-_SCORES: dict[tuple[AttentionKernel, LayerKind], tuple[Efficiency, Efficiency]] = {
-    ("flash", "full"): (
-        _computes(299, "FlashAttention-2 forward, 0.69 ms a layer, outside a step"),
-        _computes(
-            238, "derived: FlashAttention-2 backward, 2.39 ms a layer outside a step, less 0.22"
-        ),
-    ),
-    ("flash", "window"): (
-        _computes(80, "FlashAttention-2 forward, window 128, 0.16 ms a layer"),
-        _computes(87, "FlashAttention-2 backward, window 128, 0.37 ms a layer"),
-    ),
-}
 
 
 def scores(
-    kernel: AttentionKernel, kind: LayerKind, context: int
+    kernel: AttentionKernel, context: int, window: int | None
 ) -> tuple[Efficiency, Efficiency] | None:
     """What attention reaches, forward and backward; None where it was not measured.
 
-    Per FLOP over visible pairs, with 5/2 of a forward in the backward. cuDNN's causal kernels
-    come nearer to their full rate the longer a sequence is.
+    Per FLOP over visible pairs, with 5/2 of a forward in the backward. A query takes time for each
+    key that it sees and some whatever it sees, so the kernels come nearer to their full rate the
+    more keys a query has on average: cuDNN's two points are two lengths of a sequence,
+    FlashAttention-2's a window of 128 and none, of 4,096 tokens.
     """
-    if (kernel, kind) != ("cudnn", "full"):
-        return _SCORES.get((kernel, kind))
-    return (
-        _lengthens(458, 533, context, "cuDNN forward: 405 at 4,096 tokens, 454 at 65,536"),
-        _lengthens(419, 872, context, "cuDNN backward: 345 at 4,096 tokens, 413 at 65,536"),
-    )
+    keys = attended_pairs(context, window) / context
+    if kernel == "cudnn":
+        return (
+            _reaches(458, 266, keys, "cuDNN forward: 405 at 4,096 tokens, 454 at 65,536"),
+            _reaches(419, 436, keys, "cuDNN backward: 345 at 4,096 tokens, 413 at 65,536"),
+        )
+    if kernel == "flash":
+        return (
+            _reaches(
+                364,
+                448,
+                keys,
+                "FlashAttention-2 forward: 80 with a window of 128, 0.16 ms a layer; 299 without, "
+                "0.69 ms outside a step",
+            ),
+            _reaches(
+                269,
+                263,
+                keys,
+                "FlashAttention-2 backward: 87 with a window of 128, 0.37 ms a layer; 238 without, "
+                "derived: 2.39 ms outside a step, less 0.22",
+            ),
+        )
+    return None
 
 
-def _lengthens(teraflops: float, half: int, context: int, what: str) -> Efficiency:
-    """A rate of which a sequence of `half` tokens reaches a half."""
-    reached = round(teraflops * context / (context + half))
-    return _computes(reached, what)
+def _reaches(teraflops: float, half: float, keys: float, what: str) -> Efficiency:
+    """A rate of which queries that see `half` keys on average reach a half."""
+    return _computes(teraflops * keys / (keys + half), what)
 
 
 ATTENTION = _moves(2.8, "2.2 ms for 6.0 GB around the backward's kernels")

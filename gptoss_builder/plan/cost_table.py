@@ -99,9 +99,11 @@ def _short(amount: float) -> str:
 
 def _assumptions(plan: Plan, cost: Cost) -> list[str]:
     """Every part: its time, its work, and the part of the card's rate that is assumed."""
+    run = plan.execution
     lines = [
-        f"a step on {plan.target.name}, {plan.execution.dispatch}, backward "
-        f"{plan.execution.backward}, {len(plan.execution.checkpointed_layers)} layers checkpointed",
+        f"a step on {plan.target.name}, {run.dispatch}, backward {run.backward}, "
+        f"{len(run.checkpointed_layers)} layers checkpointed: "
+        f"MFU {cost.model_flops_utilization:.1%}",
         f"{'part':<42}{'ms':>9}{'TFLOP':>9}{'GB':>9}{'reached':>9}  evidence",
     ]
     for item in sorted(cost.items, key=lambda item: -item.seconds):

@@ -1,5 +1,9 @@
+import itertools
+import math
+
 import pytest
 
+from gptoss_builder.plan.cost_rates import scores
 from gptoss_builder.plan.resolve import resolve
 from gptoss_builder.targets import lookup
 from tests.plan.specs import lite
@@ -163,6 +167,16 @@ def test_attention_that_keeps_its_probabilities_has_a_backward_of_two_forwards()
     assert "attention gradients, cast and summed" not in kept
 
 
+# Norms and sinks are active parameters that multiply nothing: 20,000 of 247 million.
+def test_utilization_is_six_flops_a_parameter_and_attention_over_the_dense_rate():
+    for tied in (True, False):
+        one = plan(model__tie_embeddings=tied, training__checkpoint_every=1)
+        active = one.parameters.active - (0 if tied else one.parameters.embedding)
+        flops = 6 * active + 3 * one.flops.forward.scores
+        utilization = flops * one.cost.tokens_per_second / lookup("h200").bf16_rate
+        assert one.cost.model_flops_utilization == pytest.approx(utilization, rel=3e-4)
+
+
 def test_the_user_names_the_price():
     assert cost().price is None
     priced = cost(price_per_hour=2.5)
@@ -172,3 +186,78 @@ def test_the_user_names_the_price():
 def test_a_processor_and_a_spec_without_training_have_no_cost():
     assert cost("cpu", training__precision="fp32", model__moe__dispatch="stacked") is None
     assert resolve(lite(training=None), lookup("h200")).cost is None
+
+
+# From little work to much.
+GROWING = {
+    "training__context": [*range(1, 10), 31, 32, 63, 64, 127, 128, 129, 4095, 4096, 2**16, 2**24],
+    "training__micro_batch": [1, 2, 3, 1000],
+    "training__accumulate": [1, 2, 64],
+    "training__checkpoint_every": [0, 100, 12, 7, 3, 1],
+    "model__attention__window": [1, 2, 3, 16, 127, 128, 129, 256, 4095, 4096, 10**6],
+    "model__attention__heads": [4, 8, 64],
+    "model__layers": [1, 2, 3, 12, 1000],
+    "model__vocab": [1, 2, 1021, 128_000],
+    "model__d_model": [8, 64, 768, 8192],
+    "model__moe__d_ff": [8, 1536, 8192],
+    "model__moe__experts": [2, 3, 8, 300],
+    "model__moe__top_k": [1, 2, 8],
+    "model__moe__shared_experts": [0, 1, 5],
+}
+
+
+@pytest.mark.parametrize("field", GROWING)
+@pytest.mark.parametrize(
+    "base",
+    [
+        {},
+        {"training__context": 129, "model__moe__backward": "save"},
+        {"model__attention__backend": "flash", "training__accumulate": 3},
+        {"training__precision": "fp32", "model__moe__dispatch": "stacked"},
+        {"model__attention__backend": "math", "training__compile": False},
+        {"model__layers": 1, "model__moe__shared_experts": 0},
+        {"model__tie_embeddings": False, "model__moe__dispatch": "grouped_mm"},
+    ],
+)
+def test_no_part_takes_less_when_its_work_grows(field, base):
+    costs = [cost(**(base | {field: value})) for value in GROWING[field]]
+    for one in costs:
+        assert all(0 < item.seconds < math.inf for item in one.items)
+        assert all(0 < item.efficiency <= 1 for item in one.items)
+        assert 0 < one.model_flops_utilization < 1
+    for less, more in itertools.pairwise(costs):
+        assert less.step_seconds <= more.step_seconds * (1 + 1e-12)
+        grown = items(more)
+        for name in items(less).keys() & grown.keys():
+            assert items(less)[name].seconds <= grown[name].seconds * (1 + 1e-12), name
+
+
+def test_a_model_of_one_layer_and_one_expert_has_a_cost():
+    one = cost(model__layers=1, model__moe__experts=1, model__moe__top_k=1, training__context=1)
+    assert 0 < one.step_seconds < math.inf
+    assert all(0 < item.seconds < math.inf for item in one.items)
+
+
+# TFLOP/s on an H200: with and without a window in the profile, and two lengths of a sequence.
+@pytest.mark.parametrize(
+    ("kernel", "context", "window", "forward", "backward"),
+    [
+        ("flash", 4096, 128, 80, 87),
+        ("flash", 4096, None, 299, 238),
+        ("cudnn", 4096, None, 405, 345),
+        ("cudnn", 65_536, None, 454, 413),
+    ],
+)
+def test_attention_reaches_what_was_measured(kernel, context, window, forward, backward):
+    for how, teraflops in zip(scores(kernel, context, window), (forward, backward), strict=True):
+        assert how.value * lookup("h200").bf16_rate / 1e12 == pytest.approx(teraflops, rel=3e-3)
+
+
+def test_a_window_that_sees_everything_costs_what_no_window_does():
+    changes = {"model__attention__backend": "flash", "training__context": 4096}
+    wide = items(cost(**changes, model__attention__window=4096))
+    for way in ("forward", "backward"):
+        window, full = (
+            wide[f"flash attention, {kind} layers, {way}"].seconds for kind in ("window", "full")
+        )
+        assert window == pytest.approx(full)

@@ -1,6 +1,7 @@
 """The cost of a step held to what was measured on an H200."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,25 @@ def test_a_step_takes_what_was_timed(row):
     plan = plan_of(parse_row(row["row"]), target="h200")
     assert plan.cost.source == "measured"
     assert plan.cost.step_seconds * 1e3 == pytest.approx(row["ms"], rel=0.15)
+
+
+def test_the_page_has_every_row_with_what_the_plan_says_today():
+    written = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in (ROOT / "docs" / "cost.md").read_text(encoding="utf-8").splitlines()
+        if re.match(r"\| \S+:\S+ \|", line)
+    ]
+    rows = []
+    for row in recorded_rows():
+        today = plan_of(parse_row(row["row"]), target="h200").cost.step_seconds * 1e3
+        then, measured = row["predicted_ms"], row["ms"]
+        rows.append([row["row"], *(_cells(then, measured)), *_cells(today, measured)[::2]])
+    assert written == rows
+
+
+def _cells(predicted, measured):
+    off = f"{predicted / measured - 1:+.1%}".replace("-", "−")
+    return [f"{predicted:.1f}", f"{measured:.1f}", off]
 
 
 # A sketch of the same model, before any part of this one was fitted; no efficiency comes from it.

@@ -44,6 +44,7 @@ def test_the_table_prints_every_assumption():
     assert float(row[1].replace(",", "")) == pytest.approx(one.cost.step_seconds * 1e3, abs=0.1)
     assert float(row[4].replace(",", "")) == pytest.approx(2 * one.cost.gpu_hours, abs=1)
     assert row[5:] == ["rates", "measured", "on", "it"]
+    assert f"checkpointed: MFU {one.cost.model_flops_utilization:.1%}\n" in text
 
 
 def test_without_training_there_is_no_table_and_of_no_known_speed_a_sentence():
