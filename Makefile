@@ -38,7 +38,7 @@ $(DEV_STAMP): $(TEST_STAMP)
 
 demo: $(RUN_STAMP)  ## Check, build and train specs/tiny.yaml on the standard library's source
 	$(BIN)/gptoss-check specs
-	$(BIN)/python -m gptoss_builder.cli.prepare stdlib build/data/stdlib
+	$(BIN)/gptoss-prepare stdlib build/data/stdlib
 	$(BIN)/gptoss-build specs/tiny.yaml
 	rm -rf runs/demo
 	$(BIN)/gptoss-train build/tiny-cpu --run runs/demo

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gptoss_builder.api import build_model, check, load_spec, make_plan, train
+    from gptoss_builder.api import build_model, check, load_model, load_spec, make_plan, train
     from gptoss_builder.errors import GptossError, SpecError
 
 __version__ = "0.1.0"
@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "build_model": "gptoss_builder.api",
     "check": "gptoss_builder.api",
+    "load_model": "gptoss_builder.api",
     "load_spec": "gptoss_builder.api",
     "make_plan": "gptoss_builder.api",
     "train": "gptoss_builder.api",
@@ -25,7 +26,16 @@ _HOMES = {
     "SpecError": "gptoss_builder.errors",
 }
 
-__all__ = ["GptossError", "SpecError", "build_model", "check", "load_spec", "make_plan", "train"]
+__all__ = [
+    "GptossError",
+    "SpecError",
+    "build_model",
+    "check",
+    "load_model",
+    "load_spec",
+    "make_plan",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from os import PathLike
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gptoss_builder.pipeline import check, make_plan
+from pydantic import ValidationError
+
+from gptoss_builder.errors import ArtifactError
+from gptoss_builder.pipeline import Source, check, make_plan, plan_again
+from gptoss_builder.plan.schema import Plan
 from gptoss_builder.spec.load import load_spec
-from gptoss_builder.spec.schema import Spec
+from gptoss_builder.spec.schema import Dispatch, Spec
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from torch import nn
 
     from gptoss_builder.model.transformer import Transformer
-    from gptoss_builder.plan.schema import Plan
     from gptoss_builder.train.data import TrainingData
     from gptoss_builder.train.loop import Result
 
-__all__ = ["build_model", "check", "load_spec", "make_plan", "train"]
-
-Source = str | PathLike[str] | Mapping[str, Any] | Spec
+__all__ = ["build_model", "check", "load_model", "load_spec", "make_plan", "train"]
 
 
 def build_model(
-    spec: Source,
+    spec: Source | Plan,
     *,
     target: str | None = None,
     device: str | torch.device | None = None,
@@ -35,8 +33,8 @@ def build_model(
     """Check a spec and build its model.
 
     Args:
-        spec: path of a spec, a mapping, or a `Spec`.
-        target: card or architecture that wins over the spec's own.
+        spec: path of a spec, a mapping, a `Spec`, or a plan of one.
+        target: card or architecture that wins over the spec's own; of a plan too.
         device: where the parameters are made; the plan's kind of device if None, and `meta`
             makes the module without memory.
 
@@ -51,11 +49,56 @@ def build_model(
     """
     from gptoss_builder.model.build import build
 
-    return build(make_plan(spec, target=target), device=device)
+    return build(_plan(spec, target), device=device)
+
+
+def load_model(
+    run: str | Path,
+    *,
+    target: str | None = None,
+    dispatch: Dispatch | None = None,
+    device: str | torch.device | None = None,
+) -> Transformer:
+    """The model of a run, with the weights of a checkpoint: to evaluate it or to generate text.
+
+    Args:
+        run: a run directory, of which the newest checkpoint is taken, or a checkpoint.
+        target: card or architecture in place of the one that it was trained for.
+        dispatch: `model.moe.dispatch` in place of the spec's; `stacked` runs anywhere.
+        device: as for `build_model`.
+
+    Returns:
+        The module with fp32 parameters. Its `plan` is made by this version.
+
+    Raises:
+        ArtifactError: there is no checkpoint, it is damaged, or not of this version.
+        SpecError, TargetError, DeviceError: as `build_model`, for the target asked for.
+    """
+    from gptoss_builder.model.build import build
+    from gptoss_builder.train import checkpoint
+
+    found = checkpoint.load_run(Path(run))
+    try:
+        spec = Spec.model_validate(found.state["spec"], strict=False)
+    except ValidationError as error:
+        raise ArtifactError(f"the spec of {found.path} is not one of this version") from error
+    if dispatch is not None:
+        moe = spec.model.moe.model_copy(update={"dispatch": dispatch})
+        model_spec = spec.model.model_copy(update={"moe": moe})
+        spec = spec.model_copy(update={"model": model_spec, "kernel": "auto"})
+    model = build(plan_again(spec, target=target), device=device)
+    checkpoint.restore_model(found, model)
+    return model
+
+
+def _plan(source: Source | Plan, target: str | None = None) -> Plan:
+    if not isinstance(source, Plan):
+        return make_plan(source, target=target)
+    return source if target is None else make_plan(source.spec, target=target)
 
 
 def train(
-    plan: Plan,
+    plan: Source | Plan,
     *,
     model: nn.Module | None = None,
     data: TrainingData | None = None,
@@ -68,7 +111,7 @@ def train(
     """Train what a plan describes.
 
     Args:
-        plan: from `make_plan`, or read from a build directory.
+        plan: from `make_plan`, or what `make_plan` takes.
         model: a module in place of the plan's, with `hidden` and `head_weight` as in
             `gptoss_builder.train.step.Trainable`; its fp32 parameters are trained in place.
         data: sequences in place of the spec's, as `gptoss_builder.train.data.TrainingData`.
@@ -79,7 +122,11 @@ def train(
         device: where, in place of the current one of the plan's kind.
         unchecked_memory: train where the free memory of a GPU cannot be read.
 
+    Returns:
+        How the run ended: the fp32 model, steps done, the held-out loss, the last checkpoint.
+
     Raises:
+        SpecError: a spec, not a plan, was given, and it breaks a rule.
         InputError: nothing to train, a run directory in use, or one of its kinds: bad data, a
             device that cannot do what the plan says, a checkpoint that is not valid.
         RunError: the run failed; DivergedError where too many steps were not finite.
@@ -87,7 +134,7 @@ def train(
     from gptoss_builder.train import loop
 
     return loop.train(
-        plan,
+        _plan(plan),
         run_dir=run_dir,
         model=model,
         data=data,

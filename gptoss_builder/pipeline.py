@@ -104,6 +104,20 @@ def make_plan(source: Source, *, target: str | None = None) -> Plan:
     return checked.plan.model_copy(update={"spec": spec})
 
 
+def plan_again(spec: Spec, *, target: str | None = None) -> Plan:
+    """Plan a spec that was judged before, whatever data lie where it says today.
+
+    What is suppressed was judged there too, perhaps for another card and beside other data.
+
+    Raises:
+        SpecError, InputError, TargetError: as `make_plan`: this version refuses the spec.
+    """
+    judged: dict[str, object] = {"data": None, "suppress": ()}
+    plan = make_plan(spec.model_copy(update=judged), target=target)
+    kept = {field: getattr(spec, field) for field in judged}
+    return plan.model_copy(update={"spec": plan.spec.model_copy(update=kept)})
+
+
 def _card(document: Document, target: str | None) -> Target | None:
     named = document.valid(("target", "gpu")) and document.partial is not None
     own = document.partial.target.gpu if document.partial is not None and named else None

@@ -103,7 +103,7 @@ def _arch(
         bf16=not turing,
         grouped_mm="native" if native else "loop",
         grouped_mm_evidence=_GROUPED_MM_EVIDENCE.get(
-            name, "PyTorch 2.11 and 2.13 loop over the groups outside bf16 on sm90 and sm100"
+            name, "PyTorch 2.11 and 2.13 loop over the groups outside bf16 on sm90, sm100 and sm103"
         ),
         reference_card=reference_card,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import gptoss_builder as gb
@@ -112,7 +113,7 @@ def test_the_documented_training_finds_its_data_from_any_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (SPECS.parent / "docs" / "training.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    example, loading = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     for folder in ("checkout/specs", "checkout/build/data/stdlib", "elsewhere"):
         (tmp_path / folder).mkdir(parents=True)
     text = tmp_path / "checkout/build/data/stdlib/text.txt"
@@ -125,12 +126,17 @@ def test_the_documented_training_finds_its_data_from_any_working_directory(
     names: dict[str, Any] = {}
     exec(example, names)
     assert names["result"].steps_done == 1
+    names["tokens"] = torch.tensor([[1, 2, 3]])
+    exec(loading, names)
+    assert names["logits"].shape == (1, 3, values["model"]["vocab"])
     model = gb.build_model("specs/tiny.yaml")
     monkeypatch.chdir(tmp_path / "elsewhere")
     again = gb.train(names["plan"], model=model, run_dir="of the plan")
     there = gb.train(gb.make_plan("../checkout/specs/tiny.yaml"), run_dir="of the path")
     of_model = gb.train(gb.build_model(spec).plan, run_dir="of the model")
-    assert again.held_out == there.held_out == of_model.held_out == names["result"].held_out
+    of_spec = importlib.import_module("gptoss_builder.train")(spec, run_dir="of the spec")
+    lost = {each.held_out for each in (again, there, of_model, of_spec, names["result"])}
+    assert len(lost) == 1
 
 
 def test_data_of_a_mapping_starts_at_the_working_directory() -> None:

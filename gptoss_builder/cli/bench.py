@@ -200,9 +200,8 @@ def _train(dispatch: str, plan: Plan) -> None:
     import torch
 
     from gptoss_builder.model.build import build
-    from gptoss_builder.train.checkpoint import load_newest, restore_model
+    from gptoss_builder.train.checkpoint import CHECKPOINTS, load_newest, restore_model
     from gptoss_builder.train.loop import train
-    from gptoss_builder.train.run import CHECKPOINTS
 
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder, "text.txt")

@@ -19,7 +19,7 @@ from gptoss_builder.build_directory import (
 from gptoss_builder.cli.build_options import read_options
 from gptoss_builder.cli.command import run_command
 from gptoss_builder.cli.extras import require_packages
-from gptoss_builder.cli.summary import summary
+from gptoss_builder.cli.summary import next_steps, summary
 from gptoss_builder.errors import GptossError, InputError, LaunchError, MissingTritonError
 from gptoss_builder.pipeline import Checked, check
 from gptoss_builder.plan.advice import period_lines
@@ -65,7 +65,7 @@ def _build(plan: Plan, options: argparse.Namespace) -> None:
         raise InputError(f"{error.filename}: {error.strerror}; set --out") from error
     except OSError as error:
         raise GptossError(f"the build was not written: {error.strerror or error}") from error
-    print(summary(plan, directory))
+    print(f"{summary(plan)}\n{next_steps(plan, directory)}")
 
 
 def _tables(plan: Plan, options: argparse.Namespace) -> list[str]:
@@ -74,7 +74,9 @@ def _tables(plan: Plan, options: argparse.Namespace) -> list[str]:
     Raises:
         InputError: the spec has no training section.
     """
-    tables = [period_lines(plan)] if options.periods else []
+    tables = [summary(plan)] if options.plan else []
+    if options.periods:
+        tables.append(period_lines(plan))
     if options.cost or options.price is not None:
         tables.append(cost_lines(plan, price_per_hour=options.price))
     return tables
@@ -105,7 +107,7 @@ def _prove(plan: Plan) -> None:
         InputError: torch is not installed.
         GptossError: the model does not have the planned number of parameters.
     """
-    require_packages("building", "torch")
+    require_packages("building, unlike --plan, --periods and --cost,", "torch")
     from gptoss_builder.model.build import build
 
     built = sum(parameter.numel() for parameter in build(plan, device="meta").parameters())

@@ -26,7 +26,7 @@ def _problem(parser: argparse.ArgumentParser, options: argparse.Namespace) -> st
         set_ = (name for name in names if getattr(options, name) != parser.get_default(name))
         return [f"--{name.replace('_', '-')}" for name in set_]
 
-    tables, building = given("periods", "cost", "price"), given("out", "no_compile")
+    tables, building = given("plan", "periods", "cost", "price"), given("out", "no_compile")
     if options.example is not None:
         others = [*([options.spec] if options.spec else []), *given("target"), *building, *tables]
         return f"--example only prints a spec; leave out {others[0]}" if others else ""
@@ -64,9 +64,14 @@ def _parser() -> argparse.ArgumentParser:
         help="leave out the kernel's compile, which needs triton; the plan records it",
     )
     parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="print the plan's main figures; writes nothing, compiles nothing, needs no torch",
+    )
+    parser.add_argument(
         "--periods",
         action="store_true",
-        help="print what each checkpoint period needs in memory and FLOPs; writes nothing",
+        help="print memory, FLOPs and predicted time of each checkpoint period; writes nothing",
     )
     parser.add_argument(
         "--cost",

@@ -9,7 +9,7 @@ from pathlib import Path
 from gptoss_builder.build_directory import launch_text
 from gptoss_builder.errors import ArtifactError, InputError
 from gptoss_builder.findings import leaves
-from gptoss_builder.pipeline import make_plan
+from gptoss_builder.pipeline import plan_again
 from gptoss_builder.plan.artifact import read_plan
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.spec.load import load_spec
@@ -46,22 +46,18 @@ def read_build(directory: Path) -> Plan:
 
 
 def _made_again(plan: Plan, path: Path) -> Plan:
-    """The plan that this version makes of the spec, whatever data lie where it says today.
+    """The plan that this version makes of the spec; its decisions must be those of `plan`.
 
-    What is suppressed was judged where it was built, perhaps for another card and beside other
-    data; `--data` may replace the data, and the trainer looks at those that it uses.
+    `--data` may replace the data, and the trainer looks at those that it uses.
     """
-    elsewhere: dict[str, object] = {"data": None, "suppress": ()}
     try:
-        again = make_plan(plan.spec.model_copy(update=elsewhere), target=plan.target.name)
+        again = plan_again(plan.spec, target=plan.target.name)
     except InputError as error:
         raise ArtifactError(
             f"{path} holds a spec that this version refuses: {_first_line(error)}; mend the spec "
             f"and {_AGAIN}"
         ) from error
-    kept = {field: getattr(plan.spec, field) for field in elsewhere}
-    made = {"spec": again.spec.model_copy(update=kept), "kernel_build": plan.kernel_build}
-    again = again.model_copy(update=made)
+    again = again.model_copy(update={"kernel_build": plan.kernel_build})
     decided, today = (
         each.model_dump(mode="json", include=set(DECISIONS)) for each in (plan, again)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import signal
@@ -26,6 +27,7 @@ from gptoss_builder.errors import InputError, MissingTritonError
 from gptoss_builder.files import write_text
 from gptoss_builder.findings import Finding, Severity
 from gptoss_builder.pipeline import check
+from gptoss_builder.spec.json_schema import packaged_schema
 from gptoss_builder.spec.load import read_document
 from gptoss_builder.spec.text_file import read_bytes
 from gptoss_builder.targets import lookup
@@ -45,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.explain is not None:
-        return _explain(options.explain)
+    if options.explain is not None or options.list or options.schema:
+        return _tell(options)
     if not options.paths:
         raise InputError("name a spec, a Python file or a folder; - is standard input")
     selection = Selection.of(options.select, options.ignore)
@@ -193,17 +195,28 @@ def _print(content: str, encoding: str | None = None) -> None:
     sys.stdout.flush()  # before what is said on standard error
 
 
-def _explain(code: str) -> int:
+def _tell(options: argparse.Namespace) -> int:
+    """Print what the package says of itself; nothing is checked."""
+    if options.schema:
+        schema = json.dumps(packaged_schema(), indent=2, ensure_ascii=False)
+        _print(f"{schema}\n", encoding="utf-8")
+    elif options.list:
+        _print("".join(f"{rule.code} {rule.severity:<6} {rule.title}\n" for rule in RULES.values()))
+    else:
+        _print(_explained(options.explain))
+    return CLEAN
+
+
+def _explained(code: str) -> str:
     rule = RULES.get(code.upper())
     if rule is None:
-        raise InputError(f"there is no rule {code}; docs/rules.md lists every one")
+        raise InputError(f"there is no rule {code}; gptoss-check --list prints every one")
     indent = "\n    "
-    _print(
+    return (
         f"{rule.code} ({rule.severity}): {rule.title}\n\n{fill(rule.why, 88)}\n\n"
         f"Refused:{indent}{rule.bad.replace(chr(10), indent)}\n\n"
         f"Accepted:{indent}{rule.good.replace(chr(10), indent)}\n"
     )
-    return CLEAN
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -222,6 +235,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--format", choices=FORMATS, default="text", help="default: text")
     add("--output-file", metavar="F", help="write the report there instead of printing it")
     add("--explain", metavar="CODE", help="print a rule, its reason and its examples")
+    add("--list", action="store_true", help="print every rule's code and title")
+    add("--schema", action="store_true", help="print the JSON Schema of a spec, for an editor")
     add("--compile", action="store_true", help="compile the kernel for the card, without one")
     add("--fix", action="store_true", help="apply the repairs that leave no choice")
     add("--diff", action="store_true", help="show what --fix would do, and write nothing")

@@ -1,4 +1,4 @@
-"""Preparing data: `python -m gptoss_builder.cli.prepare`.
+"""Preparing data: `gptoss-prepare`.
 
 `stdlib` copies the source of Python's standard library, which is on any machine that runs this
 project, into a folder of text; `collect` does so with source code and documentation from any
@@ -70,7 +70,7 @@ def stdlib_text(directory: Path, *, source: Path | None = None) -> tuple[int, in
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 2 is bad input, 1 a failure to write."""
-    return run_command("prepare", lambda: _main(arguments))
+    return run_command("gptoss-prepare", lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -158,7 +158,7 @@ def _refuse_other(directory: Path, ours: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m gptoss_builder.cli.prepare",
+        prog="gptoss-prepare",
         description="Make training data: text, a vocabulary, token shards.",
         epilog="Exit codes: 0 done; 1 nothing could be written; 2 bad input; 130 Ctrl-C.",
     )

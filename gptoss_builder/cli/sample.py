@@ -1,8 +1,9 @@
-"""The sample that `gptoss-train` prints at the end: what it starts with is settled before."""
+"""Text from a model: what it starts with is settled before anything is trained or drawn."""
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -66,10 +67,25 @@ def print_sample(model: Transformer, start: Start, tokens: int) -> None:
         print("\nno sample: the context has no room for a token")
         return
     sampling = Sampling(temperature=TEMPERATURE, seed=model.plan.spec.seed)
-    new = stream(model, torch.tensor([start.ids]), tokens, sampling)
-    text = start.tokenizer.decode([int(token) for token in new])
-    shown = _shown(start.prompt + text)
-    print(f"\nsample of {tokens} tokens at temperature {TEMPERATURE}:\n{shown}")
+    text = "".join(continuation(model, start, tokens, sampling))
+    print(
+        f"\nsample of {tokens} tokens at temperature {TEMPERATURE}:\n{_shown(start.prompt)}{text}"
+    )
+
+
+def continuation(
+    model: Transformer, start: Start, tokens: int, sampling: Sampling
+) -> Iterator[str]:
+    """The text after the prompt, a piece as soon as its characters are whole; see `_shown`."""
+    ids: list[int] = []
+    given = 0
+    for token in stream(model, torch.tensor([start.ids]), tokens, sampling):
+        ids.append(int(token))
+        text = start.tokenizer.decode(ids)
+        if not text.endswith("\ufffd"):  # of which the next token may make a character
+            yield _shown(text[given:])
+            given = len(text)
+    yield _shown(start.tokenizer.decode(ids)[given:])
 
 
 def _shown(text: str) -> str:

@@ -23,6 +23,16 @@ def train() -> int:
     return _start("train")
 
 
+def generate() -> int:
+    """gptoss-generate."""
+    return _start("generate")
+
+
+def prepare() -> int:
+    """gptoss-prepare."""
+    return _start("prepare")
+
+
 def bench() -> int:
     """gptoss-bench."""
     return _start("bench")

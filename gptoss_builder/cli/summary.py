@@ -10,8 +10,8 @@ from gptoss_builder.plan.schema import MemoryEstimate, Plan
 GIB = 2**30
 
 
-def summary(plan: Plan, directory: Path) -> str:
-    """The plan's main figures, a line each, and what to do next with `directory`."""
+def summary(plan: Plan) -> str:
+    """The plan's main figures, a line each."""
     target, execution = plan.target, plan.execution
     lines = [
         f"{plan.spec.name} on {target.name} ({target.arch}), {execution.precision}",
@@ -41,7 +41,22 @@ def summary(plan: Plan, directory: Path) -> str:
             f"{plan.cost.gpu_hours:,.1f} GPU-hours in all, "
             f"predicted from {PREDICTED_FROM[plan.cost.source]}"
         )
-    lines.append(f"wrote {directory}")
+    return "\n".join(lines)
+
+
+def next_steps(plan: Plan, directory: Path) -> str:
+    """What was written, what is missing to train it, and how to."""
+    lines = [f"wrote {directory}"]
+    data = plan.spec.data
+    if data is not None:
+        files = {"data.path": data.path, "data.tokenizer": data.tokenizer}
+        missing = [
+            f"{field} {name}"
+            for field, name in files.items()
+            if name != "bytes" and not Path(name).exists()
+        ]
+        if missing:
+            lines.append(f"not here yet, so not judged: {', '.join(missing)}; see gptoss-prepare")
     if plan.spec.training is not None:
         lines.append(f"next: gptoss-train {directory}")
     return "\n".join(lines)

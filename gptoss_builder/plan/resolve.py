@@ -133,7 +133,7 @@ def _check_dispatch(spec: Spec, target: Target, precision: Precision) -> None:
             raise TargetError(f"{asked}, which needs multiples of 8, and {name} is {width}")
     if moe.dispatch == "grouped_mm" and not _native_grouped_mm(target, precision):
         raise TargetError(
-            f"{asked}, which is native only in bf16 on sm90 and sm100, and the target is "
+            f"{asked}, which is native only in bf16 on sm90, sm100 and sm103, and the target is "
             f"{target.name} ({target.arch}) in {precision}; set stacked or triton_grouped"
         )
 
@@ -182,8 +182,8 @@ _CUDNN_HEAD_DIM = 128
 
 def _cudnn(target: Target, head_dim: int) -> bool:
     # Measured on an H200 at 8 × 4,096: forward 0.49 ms against FlashAttention-2's 0.69,
-    # backward 1.43 against 2.39. With a window cuDNN brings nothing.
-    return target.arch in ("sm90", "sm100") and head_dim <= _CUDNN_HEAD_DIM
+    # backward 1.43 against 2.39. With a window cuDNN brings nothing. Not run on sm100 and sm103.
+    return target.arch in ("sm90", "sm100", "sm103") and head_dim <= _CUDNN_HEAD_DIM
 
 
 def _launch(spec: Spec, target: Target, execution: Execution) -> LaunchConfig | None:

@@ -26,6 +26,8 @@ from gptoss_builder.errors import ArtifactError, RunError
 from gptoss_builder.files import new_directory
 from gptoss_builder.train.artifact import read_json
 
+CHECKPOINTS = "checkpoints"
+"""Folder of a run directory that holds its checkpoints."""
 MANIFEST = "manifest.json"
 STATE = "state.json"
 MODEL, OPTIMIZER, RNG = "model.safetensors", "optimizer.safetensors", "rng.safetensors"
@@ -152,6 +154,16 @@ def load_newest(directory: Path) -> Checkpoint | None:
     if faults:
         raise ArtifactError("no checkpoint is complete: " + "; ".join(faults))
     return None
+
+
+def load_run(path: Path) -> Checkpoint:
+    """The newest checkpoint of a run directory, or the one that `path` itself is.
+
+    Raises:
+        ArtifactError: `path` is neither, or the checkpoint is damaged.
+    """
+    newest = found(path / CHECKPOINTS)
+    return load(newest[0][1] if newest else path)
 
 
 def load(path: Path) -> Checkpoint:

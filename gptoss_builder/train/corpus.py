@@ -69,7 +69,7 @@ def open_corpus(path: Path, tokenizer: ByteTokenizer | JsonTokenizer, vocab: int
     """Open `data.path`: a folder with a manifest is token shards, anything else UTF-8 text.
 
     Text is tokenized here, each time; for more than a few hundred megabytes write shards once
-    with `python -m gptoss_builder.cli.prepare`.
+    with `gptoss-prepare`.
 
     Raises:
         DataError: nothing is there, a file is not UTF-8 text, or the ids cannot fit `vocab`.
@@ -80,7 +80,7 @@ def open_corpus(path: Path, tokenizer: ByteTokenizer | JsonTokenizer, vocab: int
         raise DataError(
             f"data.path {path} is not there{start}; give a text file, a folder of text files or a "
             "folder of token shards, or fill it with the source of Python's standard library: "
-            f"python -m gptoss_builder.cli.prepare stdlib {shlex.quote(str(path))}"
+            f"gptoss-prepare stdlib {shlex.quote(str(path))}"
         )
     if (path / MANIFEST).is_file():
         return _open_token_shards(path, tokenizer, vocab)

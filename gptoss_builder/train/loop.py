@@ -25,7 +25,7 @@ from gptoss_builder.tokenizer import load_tokenizer
 from gptoss_builder.train import checkpoint, metrics
 from gptoss_builder.train import resume as resuming
 from gptoss_builder.train.allocator import segments, use_expandable_segments
-from gptoss_builder.train.checkpoint import Checkpoint
+from gptoss_builder.train.checkpoint import CHECKPOINTS, Checkpoint
 from gptoss_builder.train.corpus import open_corpus
 from gptoss_builder.train.data import CorpusData, TrainingData, require_training_data
 from gptoss_builder.train.device import require_memory, training_device
@@ -33,7 +33,7 @@ from gptoss_builder.train.display import Display
 from gptoss_builder.train.evaluate import HeldOut
 from gptoss_builder.train.metrics import Metrics
 from gptoss_builder.train.record import RunRecord
-from gptoss_builder.train.run import CHECKPOINTS, Run
+from gptoss_builder.train.run import Run
 from gptoss_builder.train.stop import StopRequest
 
 

@@ -10,7 +10,6 @@ Dimensions: T tokens, C tokens of one chunk, D model width, V vocabulary, N bloc
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,11 +18,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gptoss_builder.plan.sizes import loss_block
+from gptoss_builder.train import compiled as compiling
 
 IGNORE = -100
 """Label of a position that has no target."""
-
-Function = Callable[..., Any]
 
 
 def linear_cross_entropy(
@@ -147,10 +145,15 @@ def _differentiate(
     Returns:
         Objective and cross-entropy.
     """
-    objective, nll, lse_C1, slope_C1, index_C1, dlabel_C1 = _run(_statistics, compiled)(
+    statistics, write_softmax = _statistics, _write_softmax
+    if compiled:
+        sizes = (logits_CV.shape, logits_CV.dtype, z_loss)
+        statistics = compiling.compiled(statistics, sizes)
+        write_softmax = compiling.compiled(write_softmax, sizes)
+    objective, nll, lse_C1, slope_C1, index_C1, dlabel_C1 = statistics(
         logits_CV, label_C, scale, z_loss
     )
-    _run(_write_softmax, compiled)(logits_CV, lse_C1, slope_C1)
+    write_softmax(logits_CV, lse_C1, slope_C1)
     logits_CV.scatter_(1, index_C1, dlabel_C1)
     return objective, nll
 
@@ -204,8 +207,3 @@ def _write_softmax(logits_CV: Tensor, lse_C1: Tensor, slope_C1: Tensor) -> None:
 
 def _wide_copy(logits_CV: Tensor) -> Tensor:
     return logits_CV.to(torch.float32, copy=True)
-
-
-@functools.cache
-def _run(function: Function, compiled: bool) -> Function:
-    return torch.compile(function, dynamic=False) if compiled else function

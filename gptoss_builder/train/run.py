@@ -26,8 +26,6 @@ from gptoss_builder.train.resume import require_same_data
 from gptoss_builder.train.step import PendingNumbers, Stepper
 from gptoss_builder.train.stop import StopRequest
 
-CHECKPOINTS = "checkpoints"
-
 
 class Run:
     """A model in training, at some step of its schedule."""
@@ -44,7 +42,7 @@ class Run:
         stop: StopRequest,
     ) -> None:
         self._plan, self._training, self._data = plan, training, data
-        self._directory, self._device, self._stop = directory / CHECKPOINTS, device, stop
+        self._directory, self._device, self._stop = directory / checkpoint.CHECKPOINTS, device, stop
         self._guard = NanGuard(training.nan_guard)
         self._stepper = Stepper(plan, model, self._guard)
         self._loader = Loader(

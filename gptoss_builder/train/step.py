@@ -6,17 +6,16 @@ Dimensions: A micro-batches of a step, B sequences, T tokens, D model width, V v
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from gptoss_builder.errors import InputError
-from gptoss_builder.model.transformer import Transformer
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.train import optim
+from gptoss_builder.train.compiled import compile_parts
 from gptoss_builder.train.data import StepBatch
 from gptoss_builder.train.guard import NanGuard
 from gptoss_builder.train.loss import linear_cross_entropy
@@ -95,7 +94,7 @@ class Stepper:
         self.compute = self._mixed.module
         self.trainable = cast(Trainable, self.compute)
         if self._compiled:
-            _compile(self.compute)
+            compile_parts(self.compute, plan)
         self.optimizer = optim.adamw(model, self._training.optimizer)
 
     def refresh(self) -> None:
@@ -179,13 +178,3 @@ def _require_outputs(trainable: Trainable, outputs: object, tokens_BT: Tensor, v
             f"{name}.head_weight is {list(head_VD.shape)}; it must be [V, D] with V at least "
             f"model.vocab, {vocab}, and D that of hidden, {x_BTD.shape[-1]}"
         )
-
-
-def _compile(compute: nn.Module) -> None:
-    """Compile block by block: every block of one kind is the same code, compiled once."""
-    if isinstance(compute, Transformer):
-        for part in (*compute.blocks, compute.norm):
-            part.compile(fullgraph=True, dynamic=False)
-    else:
-        hidden = cast(Callable[..., object], compute.hidden)
-        compute.hidden = cast(Any, torch.compile(hidden, dynamic=False))

@@ -15,7 +15,7 @@ from gptoss_builder.cli import start
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-COMMANDS = ["build", "check", "train", "bench"]
+COMMANDS = ("build", "check", "train", "generate", "prepare", "bench")
 INTERRUPTED_IMPORT = """
 import os, signal, sys
 from gptoss_builder.cli import start

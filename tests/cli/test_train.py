@@ -79,7 +79,7 @@ def test_data_can_be_put_elsewhere(build: Path, capsys) -> None:
     assert cli.main([str(build)]) == 2
     error = capsys.readouterr().err
     assert "text.txt is not there" in error
-    command = re.search(r"python -m gptoss_builder\.cli\.prepare (stdlib .*)", error)
+    command = re.search(r"gptoss-prepare (stdlib .*)", error)
     assert command is not None
     assert prepare.main(shlex.split(command[1])) == 0
     assert cli.main([str(build), "--run", "stdlib", "--sample", "0"]) == 0

@@ -65,7 +65,7 @@ def test_flash_asked_by_name_is_flash_everywhere():
         ("t4", {}, "set fp32"),
         ("cpu", {"model__moe__dispatch": "triton_grouped"}, "set stacked"),
         ("cpu", {"model__moe__dispatch": "grouped_mm"}, "set stacked"),
-        ("a100-80gb", {"model__moe__dispatch": "grouped_mm"}, "sm90 and sm100"),
+        ("a100-80gb", {"model__moe__dispatch": "grouped_mm"}, "sm90, sm100 and sm103"),
         ("h200", {"model__moe__dispatch": "grouped_mm", "training__precision": "fp32"}, "fp32"),
         ("h200", {"model__moe__dispatch": "grouped_mm", "model__d_model": 700}, "d_model is 700"),
         ("h200", {"model__moe__dispatch": "triton_grouped", "model__moe__d_ff": 12}, "d_ff is 12"),
