@@ -49,7 +49,6 @@ def _codes(text: str) -> frozenset[str]:
         elif word in FAMILIES:
             codes |= {code for code in RULES if code.startswith(word)}
         else:
-            raise InputError(
-                f"there is no rule {word or '(an empty code)'}; docs/rules.md lists every one"
-            )
+            named = word or "(an empty code)"
+            raise InputError(f"there is no rule {named}; gptoss-check --list prints every one")
     return frozenset(codes)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from checkers.registry import RULES
 from gptoss_builder.cli.check import main
 from tests.checkers.samples import SAMPLE, edited
 
@@ -59,6 +60,8 @@ def stdin(monkeypatch, content: bytes) -> None:
         (["good.yaml", "--ignore", "VR"], 2),
         (["good.yaml", "--explain", "ZZ001"], 2),
         (["--explain", "MO001"], 0),
+        (["--list"], 0),
+        (["--schema"], 0),
         (["good.yaml", "--exclude", "*.yaml"], 2),
         ([".", "--exclude", "bad.yml"], 0),
         (["good.yaml", "--output-file", "none/report.json"], 2),
@@ -66,6 +69,21 @@ def stdin(monkeypatch, content: bytes) -> None:
 )
 def test_exit_codes(folder, arguments, code):
     assert main(arguments) == code
+
+
+def test_schema_is_the_published_one(capsys):
+    main(["--schema"])
+    assert capsys.readouterr().out == (ROOT / "docs/spec.schema.json").read_text("utf-8")
+
+
+def test_list_has_every_rule_and_a_wrong_code_points_at_it(capsys):
+    main(["--list"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(RULES)
+    assert lines[list(RULES).index("MO001")].startswith("MO001 error  ")
+    for arguments in (["--explain", "ZZ001"], ["x.yaml", "--select", "ZZ001"]):
+        assert main(arguments) == 2
+        assert "gptoss-check --list" in capsys.readouterr().err
 
 
 def test_unknown_option_is_wrong_usage(folder):
