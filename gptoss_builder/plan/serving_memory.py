@@ -82,6 +82,9 @@ def _attention(tape: Tape, size: Sizes, kind: LayerKind, context: int) -> None:
     if window is not None and size.length > 1:
         seen = min(window - 1, context - size.length) + size.length
         tape.hold("keys and values seen", 2 * size.batch * seen * keys // size.tokens * e)
+        # keys or values, out of the ring into their order, before the new ones join them
+        before = (seen - size.length) * size.kv_heads * size.head_dim * e
+        tape.touch("ring, in order", size.batch * before)
     elif window is not None:
         seen = min(window, context)
     if size.kernels[kind] == "math":

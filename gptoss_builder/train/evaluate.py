@@ -95,6 +95,7 @@ def _sum(
             labels_T,
             chunk=held_out_chunk(chunk, len(labels_T)),
         )
+        del x_BTD  # it would live beside the next batch
         total = part.double() + total.to(part.device)
         on_host = labels_T.cpu()
         counts += torch.bincount(on_host[on_host != IGNORE], minlength=vocab)

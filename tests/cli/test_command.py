@@ -60,7 +60,7 @@ def test_every_command_meets_a_full_disk_and_ctrl_c_alike(
     arguments: list[str],
 ) -> None:
     module = import_module(f"gptoss_builder.cli.{command}")
-    name = command if command == "prepare" else f"gptoss-{command}"
+    name = f"gptoss-{command}"
     for error, code, told in (
         (OSError(errno.ENOSPC, "No space left on device"), 1, "No space left on device"),
         (KeyboardInterrupt(), 130, "interrupted"),
