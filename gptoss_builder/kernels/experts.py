@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gptoss_builder.kernels.elementwise import combine
+from gptoss_builder.errors import InputError
+from gptoss_builder.kernels.elementwise import accurate_dtype, combine
 from gptoss_builder.kernels.opaque import differentiable, opaque
 from gptoss_builder.kernels.products import check_products, rows_product, weights_product
 from gptoss_builder.kernels.up import (
@@ -76,18 +77,19 @@ def experts(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing, how
         `[T, D]` of the dtype of `x_TD`.
 
     Raises:
-        CapError: D or F above 8,192.
+        CapError: D above 8,192, or F unless `dense`.
         InputError: shapes, dtypes or devices that do not fit.
         DeviceError: `grouped_mm` on a card where torch has no such kernel.
         MissingTritonError: `triton` is asked for and not installed.
         KernelError: the kernel does not compile or launch.
     """
-    check_up(x_TD, w13_EFD, routing.offsets_E, routing.rows_R)
-    widths = (x_TD.shape[1], w13_EFD.shape[1] // 2)
+    check_up(x_TD, w13_EFD, routing.offsets_E, routing.rows_R, dense=how.up == "dense")
+    check_block(x_TD, w13_EFD, w2_EDF, routing)
+    count, widths = len(w13_EFD), (x_TD.shape[1], w13_EFD.shape[1] // 2)
     if how.up != "dense":
         check_implementation(how.up, how.launch, x_TD, w13_EFD)
-    check_products(how.down, x_TD, widths)
-    check_products(how.products, x_TD, widths)
+    for products in (how.down, how.products):
+        check_products(products, x_TD, count, widths)
     y_TD, _ = experts_op(
         x_TD,
         w13_EFD,
@@ -101,6 +103,29 @@ def experts(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing, how
         how.launch,
     )
     return y_TD
+
+
+def check_block(x_TD: Tensor, w13_EFD: Tensor, w2_EDF: Tensor, routing: Routing) -> None:
+    """Check what `check_up` does not see: W2 and the routing; raises InputError."""
+    _, rows_R, position_TK, weight_TK = routing
+    count, double_ff, d_model = w13_EFD.shape
+    if w2_EDF.shape != (count, d_model, double_ff // 2) or w2_EDF.dtype != x_TD.dtype:
+        raise InputError(
+            f"w2 {list(w2_EDF.shape)} of {w2_EDF.dtype} does not fit w13 {list(w13_EFD.shape)} of "
+            f"{w13_EFD.dtype}: it is [E, D, F] of the same dtype"
+        )
+    rows = None if rows_R is None else (len(x_TD), len(rows_R))
+    if rows != (None if position_TK is None else (len(position_TK), position_TK.numel())):
+        raise InputError("a routing has one position for each of its rows, [T, K], or neither")
+    if weight_TK is not None:
+        dtype = accurate_dtype(x_TD.dtype)
+        if position_TK is None or weight_TK.shape != position_TK.shape or weight_TK.dtype != dtype:
+            raise InputError(f"a routing's weights are {dtype}, one for each of its positions")
+    devices = {t.device for t in (x_TD, w2_EDF, position_TK, weight_TK) if t is not None}
+    if len(devices) > 1:
+        raise InputError(
+            f"the experts' tensors are on several devices: {sorted(map(str, devices))}"
+        )
 
 
 def forward_body(

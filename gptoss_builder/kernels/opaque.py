@@ -6,10 +6,14 @@ ops of a few microseconds each, so this registers the body with the dispatcher d
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
+from torch import Tensor
+
+from gptoss_builder.errors import InputError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,7 +47,32 @@ def differentiable(
     backward: Callable[..., Any],
     setup_context: Callable[..., None],
 ) -> None:
-    """Give an op its backward (see `torch.library.register_autograd`)."""
-    torch.library.register_autograd(
-        cast(Any, op), backward, setup_context=setup_context, lib=_library
-    )
+    """Give an op its backward (see `torch.library.register_autograd`), which has none itself."""
+    name = cast(Any, op).name()
+
+    @functools.wraps(backward)
+    def once(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            results: tuple[Tensor | None, ...] = backward(ctx, *grads)
+        if not torch.is_grad_enabled():
+            return results
+        # create_graph=True: without this the ops inside would pass for constants
+        inputs = [t for t in (*grads, *ctx.saved_tensors) if t is not None]
+        return tuple(None if r is None else _Last.apply(r, name, *inputs) for r in results)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+
+    torch.library.register_autograd(cast(Any, op), once, setup_context=setup_context, lib=_library)
+
+
+class _Last(torch.autograd.Function):
+    """A gradient that cannot be differentiated again, whatever it depends on."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, op: str, *_: Tensor) -> Tensor:
+        ctx.op = op
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[None, ...]:
+        raise InputError(
+            f"{ctx.op} has no second derivative; use w1w3 with implementation='reference' for one"
+        )

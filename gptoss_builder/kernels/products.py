@@ -23,6 +23,8 @@ GROUPED_MM_MAJORS = (9, 10)
 """Major compute capabilities on which torch has a grouped kernel; elsewhere it loops."""
 GROUPED_MM_MULTIPLE = 8
 """`grouped_mm` wants strides that are multiples of 16 bytes: 8 elements of bf16."""
+GROUPED_MM_EXPERTS = 1023
+"""Most groups that torch's grouped kernel takes (`GroupMM.cu`)."""
 
 
 def rows_product(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor, how: str) -> Tensor:
@@ -47,7 +49,8 @@ def rows_product(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor, how: str) -> Te
     if how == "grouped_mm":
         if x_RK.is_cuda:
             check_device(x_RK.device)
-        y_RN = functional.grouped_mm(x_RK, w_EKN, offs=offsets_E)
+        x_RK, w_EKN = with_grouped_strides(x_RK), with_grouped_strides(w_EKN)
+        y_RN = functional.grouped_mm(x_RK, w_EKN, offs=offsets_E.contiguous())
     elif how == "dense":
         y_RN = x_RK @ w_EKN[0]
     else:
@@ -76,7 +79,8 @@ def weights_product(g_RN: Tensor, x_RK: Tensor, offsets_E: Tensor, how: str) -> 
     if how == "grouped_mm":
         if x_RK.is_cuda:
             check_device(x_RK.device)
-        dw_ENK = functional.grouped_mm(g_RN.t(), x_RK, offs=offsets_E)
+        g_RN, x_RK = with_grouped_strides(g_RN), with_grouped_strides(x_RK)
+        dw_ENK = functional.grouped_mm(g_RN.t(), x_RK, offs=offsets_E.contiguous())
     elif how == "dense":
         dw_ENK = (g_RN.t() @ x_RK)[None]
     else:
@@ -126,23 +130,43 @@ def loop_ranges(offsets_E: Tensor, rows: int) -> list[tuple[int, int]]:
     return list(zip(starts, ends, strict=True))
 
 
-def check_products(how: str, x: Tensor, widths: tuple[int, ...]) -> None:
+def with_grouped_strides(x: Tensor) -> Tensor:
+    """Return `x`, copied where `grouped_mm` cannot read its strides or the place it starts at."""
+    *outer, rows, columns = x.stride()
+    height, width = x.shape[-2:]
+    by_rows, by_columns = columns == 1 and rows >= width, rows == 1 and columns >= height
+    steps = (*outer, rows if by_rows else columns, x.storage_offset())
+    aligned = all(step % GROUPED_MM_MULTIPLE == 0 for step in steps)
+    readable = (by_rows or by_columns) and aligned
+    return x if readable else x.clone(memory_format=torch.contiguous_format)
+
+
+def check_products(how: str, x: Tensor, experts: int, widths: tuple[int, ...]) -> None:
     """Refuse what the products cannot take.
 
     Args:
         how: `grouped_mm`, `loop` or `dense`.
         x: the rows, for their dtype and device.
+        experts: how many matrices a weight has.
         widths: the widths of the products.
 
     Raises:
-        InputError: an unknown name, a dtype other than bf16, a width that is no multiple of 8.
+        InputError: an unknown name; more than one expert for `dense`; for `grouped_mm` a dtype
+            other than bf16, a width that is no multiple of 8, too many experts.
     """
     if how not in ("grouped_mm", "loop", "dense"):
         raise InputError(f"products={how!r} is unknown; use grouped_mm, loop or dense")
+    if how == "dense" and experts != 1:
+        raise InputError(f"dense products are of one expert, and there are {experts}; use loop")
     if how != "grouped_mm":
         return
     if x.dtype != torch.bfloat16:
         raise InputError(f"grouped_mm needs bfloat16 and got {x.dtype}; use products='loop'")
+    if experts > GROUPED_MM_EXPERTS:
+        raise InputError(
+            f"grouped_mm takes at most {GROUPED_MM_EXPERTS} experts and got {experts}; use "
+            "products='loop' (dispatch: stacked)"
+        )
     for width in widths:
         if width % GROUPED_MM_MULTIPLE:
             raise InputError(

@@ -14,12 +14,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from gptoss_builder.errors import MissingTritonError, install
+from gptoss_builder.errors import LaunchError, MissingTritonError, install
 from gptoss_builder.kernels.elementwise import accurate_dtype, silu_mul, silu_mul_backward
 from gptoss_builder.kernels.launches import launches
 from gptoss_builder.kernels.opaque import opaque
 from gptoss_builder.kernels.products import rows_product, weights_product
-from gptoss_builder.plan.launch import resident_blocks
+from gptoss_builder.plan.launch import resident_blocks, shape_problems
 from gptoss_builder.plan.schema import LaunchConfig
 
 
@@ -44,9 +44,14 @@ def encode_launch(launch: LaunchConfig | None) -> tuple[int, ...]:
     """Write a launch configuration as the integers that an op can take; () for None.
 
     The last is the programs a multiprocessor of a persistent launch, 0 for one program a tile.
+
+    Raises:
+        LaunchError: a configuration that Triton takes on no card.
     """
     if launch is None:
         return ()
+    if problems := shape_problems(launch):
+        raise LaunchError(f"launch: {'; '.join(problems)}")
     return (
         launch.block_t,
         launch.block_k,

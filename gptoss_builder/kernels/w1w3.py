@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gptoss_builder.errors import CapError, InputError
+from gptoss_builder.kernels.elementwise import accurate_dtype
 from gptoss_builder.kernels.opaque import differentiable, opaque
 from gptoss_builder.kernels.products import check_products
 from gptoss_builder.kernels.up import (
@@ -64,6 +65,7 @@ def w1w3(
     Raises:
         CapError: D or F above 8,192.
         InputError: shapes, dtypes or devices that do not fit.
+        LaunchError: a launch configuration that Triton takes on no card.
         MissingTritonError: `triton` is asked for and not installed.
         KernelError: the kernel does not compile or launch.
     """
@@ -73,7 +75,7 @@ def w1w3(
     encoded = encode_launch(launch)
     check_implementation(implementation, encoded, x_TD, w13_EFD)
     if torch.is_grad_enabled() and (x_TD.requires_grad or w13_EFD.requires_grad):
-        check_products(products, x_TD, (x_TD.shape[1], w13_EFD.shape[1] // 2))
+        check_products(products, x_TD, len(w13_EFD), (x_TD.shape[1], w13_EFD.shape[1] // 2))
     h_RF, _ = w1w3_op(
         x_TD,
         w13_EFD,
@@ -87,7 +89,9 @@ def w1w3(
     return h_RF
 
 
-def check_up(x_TD: Tensor, w13_EFD: Tensor, offsets_E: Tensor, rows_R: Tensor | None) -> None:
+def check_up(
+    x_TD: Tensor, w13_EFD: Tensor, offsets_E: Tensor, rows_R: Tensor | None, *, dense: bool = False
+) -> None:
     """Check shapes, dtypes, devices and the hard caps; raises CapError or InputError."""
     if x_TD.dim() != 2 or w13_EFD.dim() != 3 or offsets_E.dim() != 1:
         raise InputError(
@@ -95,7 +99,9 @@ def check_up(x_TD: Tensor, w13_EFD: Tensor, offsets_E: Tensor, rows_R: Tensor | 
             f"{tuple(w13_EFD.shape)} and {tuple(offsets_E.shape)}"
         )
     experts, double_ff, d_model = w13_EFD.shape
-    for name, width in (("d_model", d_model), ("d_ff", double_ff // 2)):
+    # shared experts are one block, `dense`, whose width is of all of them: the cap is of one expert
+    widths = {"d_model": d_model} if dense else {"d_model": d_model, "d_ff": double_ff // 2}
+    for name, width in widths.items():
         if width > HARD_CAP:
             raise CapError(f"{name} is {width}; the cap is {HARD_CAP}: use a narrower model")
     if x_TD.shape[1] != d_model or double_ff % 2 or not experts or not d_model or not double_ff:
@@ -134,7 +140,7 @@ def check_implementation(
         if not torch.compiler.is_compiling():
             triton_module()
     elif implementation in ("grouped_mm", "loop"):
-        check_products(implementation, x_TD, (x_TD.shape[1], w13_EFD.shape[1] // 2))
+        check_products(implementation, x_TD, len(w13_EFD), (x_TD.shape[1], w13_EFD.shape[1] // 2))
     else:
         raise InputError(
             f"implementation={implementation!r} is unknown; use reference, triton, grouped_mm "
@@ -219,9 +225,19 @@ def w1w3_op_backward(
             needs_w13=needs_w13,
         )
     if needs_x and rows_R is not None:
-        # index_put_ sorts where index_add_ uses atomics: the same bits every time
-        dx_RD = x_TD.new_zeros(x_TD.shape).index_put_((rows_R,), dx_RD, accumulate=True)
+        return sum_rows(dx_RD, rows_R, x_TD.shape[0]), dw13_EFD
     return dx_RD, dw13_EFD
+
+
+def sum_rows(dx_RD: Tensor, rows_R: Tensor, tokens: int) -> Tensor:
+    """Sum each token's rows, in fp32 (fp64 for fp64) and with the same bits every time."""
+    dtype = accurate_dtype(dx_RD.dtype)
+    sum_TD = dx_RD.new_zeros(tokens, dx_RD.shape[1], dtype=dtype)
+    if dx_RD.is_cuda:  # there index_add_ adds with atomics, and index_put_ sorts
+        sum_TD.index_put_((rows_R,), dx_RD.to(dtype), accumulate=True)
+    else:  # here index_put_ adds with atomics, and index_add_ goes row by row
+        sum_TD.index_add_(0, rows_R, dx_RD.to(dtype))
+    return sum_TD.to(dx_RD.dtype)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

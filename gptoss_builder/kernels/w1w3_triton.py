@@ -31,7 +31,7 @@ from torch import Tensor
 from triton.errors import TritonError
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from gptoss_builder.errors import InputError, KernelError
+from gptoss_builder.errors import DeviceError, InputError, KernelError
 
 EXPERT_CHUNK = 1024
 """Experts whose offsets a program reads at a time."""
@@ -39,6 +39,8 @@ ROW_TILES_PER_GROUP = 16
 """Row tiles that share the columns' weights in L2 before the next columns are taken."""
 BACKWARD_BLOCK = 2048
 """Columns that a program of the backward kernel takes at a time."""
+BACKWARD_WARPS = 4
+"""Warps of a program of the backward kernel."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -223,10 +225,10 @@ def launch_up(
 
     Raises:
         InputError: a dtype that the kernel does not take, or strides that a descriptor cannot.
+        DeviceError: the tensors are not on a GPU.
         KernelError: the kernel does not compile or launch.
     """
-    if x_TD.dtype not in DTYPES:
-        raise InputError(f"the Triton kernel takes bf16, fp16 and fp32, not {x_TD.dtype}")
+    check_runnable(x_TD)
     block_t, block_k, block_n, num_warps, num_stages, descriptors, resident = launch
     rows = x_TD.shape[0] if rows_R is None else rows_R.shape[0]
     experts, double_ff, d_model = w13_EFD.shape
@@ -235,6 +237,7 @@ def launch_up(
     if rows == 0:
         return h_RF, gate_up_RF
     x_TD, w13_EFD = with_short_strides(x_TD), with_short_strides(w13_EFD)
+    offsets_E, rows_R = offsets_E.contiguous(), None if rows_R is None else rows_R.contiguous()
     programs = (triton.cdiv(rows, block_t) + experts) * triton.cdiv(double_ff // 2, block_n)
     if resident:
         programs = min(programs, resident * multiprocessors(x_TD.device))
@@ -281,8 +284,9 @@ def launch_activation_backward(
     """Run the backward of the activation; see `up.triton_activation_backward`.
 
     Raises:
-        KernelError: the kernel does not compile or launch.
+        InputError, DeviceError, KernelError: as `launch_up`.
     """
+    check_runnable(dh_RF)
     rows, d_ff = dh_RF.shape
     dscale_R = dh_RF.new_empty(rows, dtype=torch.float32)
     if rows == 0:
@@ -297,10 +301,21 @@ def launch_activation_backward(
             F=d_ff,
             BLOCK=min(triton.next_power_of_2(d_ff), BACKWARD_BLOCK),
             HAS_SCALE=scale_R is not None,
-            num_warps=4,
+            num_warps=BACKWARD_WARPS,
             enable_fp_fusion=True,
         )
     return dscale_R
+
+
+def check_runnable(x: Tensor) -> None:
+    """Refuse a dtype or a device that the kernel cannot take; raises InputError, DeviceError."""
+    if x.dtype not in DTYPES:
+        raise InputError(f"the Triton kernel takes bf16, fp16 and fp32, not {x.dtype}")
+    if not (x.is_cuda or triton.knobs.runtime.interpret):
+        raise DeviceError(
+            f"the Triton kernel needs tensors on a CUDA GPU, and these are on {x.device}; move "
+            "them, or set model.moe.dispatch: stacked"
+        )
 
 
 @contextmanager

@@ -188,6 +188,8 @@ def shape_problems(config: LaunchConfig) -> list[str]:
         value = getattr(config, name)
         if value < floor or value & (value - 1):
             problems.append(f"{name} is {value}; it must be a power of two of at least {floor}")
+    if config.num_stages < 1:
+        problems.append(f"num_stages is {config.num_stages}; it must be at least 1")
     return problems
 
 

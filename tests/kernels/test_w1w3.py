@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from gptoss_builder.errors import CapError, InputError, KernelError, MissingTritonError
+from gptoss_builder.errors import (
+    CapError,
+    DeviceError,
+    InputError,
+    KernelError,
+    LaunchError,
+    MissingTritonError,
+)
 from gptoss_builder.kernels.w1w3 import w1w3
 from gptoss_builder.kernels.w1w3_reference import w1w3_reference
 from tests.kernels.rows import inputs, launch, offsets
@@ -224,6 +231,37 @@ def test_a_kernel_that_fails_raises_and_nothing_else_runs(monkeypatch, device):
     with pytest.raises(KernelError, match=r"shared memory.*dispatch: stacked"):
         w1w3(x, w13, ends, implementation="triton", launch=launch())
     assert launches["up:loop"] + launches["up:grouped_mm"] == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_warps": 3}, "num_warps is 3"),
+        ({"block_n": 24}, "block_n is 24"),
+        ({"block_k": 8}, "block_k is 8"),
+        ({"num_stages": 0}, "num_stages is 0"),
+    ],
+)
+def test_a_launch_that_triton_takes_on_no_card_is_refused_in_words(change, said):
+    x, w13, ends = inputs([4], 8, 8)
+    with pytest.raises(LaunchError, match=said):
+        w1w3(x, w13, ends, implementation="triton", launch=launch(**change))
+
+
+def test_the_kernel_takes_neither_float64_nor_the_tensors_of_a_cpu(monkeypatch):
+    from gptoss_builder.kernels import w1w3_triton
+    from gptoss_builder.kernels.up import triton_activation_backward
+
+    gate_up, dh = torch.zeros(2, 16, dtype=torch.float64), torch.zeros(2, 8, dtype=torch.float64)
+    with pytest.raises(InputError, match=r"not torch\.float64"):
+        triton_activation_backward(gate_up, gate_up.clone(), dh, None)
+    x, w13, ends = inputs([4], 8, 8, dtype=torch.float64)
+    with pytest.raises(InputError, match=r"not torch\.float64"):
+        w1w3(x, w13, ends, implementation="triton", launch=launch())
+    monkeypatch.setattr(w1w3_triton.triton.knobs.runtime, "interpret", False)
+    x, w13, ends = inputs([4], 8, 8)
+    with pytest.raises(DeviceError, match=r"CUDA GPU, and these are on cpu.*stacked"):
+        w1w3(x, w13, ends, implementation="triton", launch=launch())
 
 
 @pytest.mark.parametrize(
