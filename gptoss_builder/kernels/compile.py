@@ -23,8 +23,11 @@ from triton.compiler import ASTSource
 from triton.errors import TritonError
 
 from gptoss_builder.kernels.w1w3_triton import (
+    BACKWARD_BLOCK,
+    BACKWARD_WARPS,
     EXPERT_CHUNK,
     ROW_TILES_PER_GROUP,
+    w1w3_backward_kernel,
     w1w3_kernel,
 )
 from gptoss_builder.plan.aot import CompileRequest
@@ -49,21 +52,24 @@ def main() -> None:
 def compile_one(request: CompileRequest, cubin: Path) -> dict[str, Any]:
     """Compile one request; returns the figures of a `CompileReport`, or its `error`."""
     capability = int(request.arch.removeprefix("sm"))
+    launch = request.launch
+    if request.kernel == "up":
+        what = up_source(request)
+        options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    else:
+        what, options = backward_source(request), {"num_warps": BACKWARD_WARPS}
     try:
         kernel: Any = triton.compile(
-            source(request),
+            what,
             target=GPUTarget("cuda", capability, 32),
-            options={
-                "num_warps": request.launch.num_warps,
-                "num_stages": request.launch.num_stages,
-                "enable_fp_fusion": True,
-            },
+            options={**options, "enable_fp_fusion": True},
         )
     except (TritonError, RuntimeError) as error:
         return {"error": str(error).strip()[-2000:] or type(error).__name__}
     cubin.write_bytes(kernel.asm["cubin"])
     registers, spills = assembler_report(kernel.asm["ptx"], capability, cubin.with_suffix(".ptx"))
     return {
+        "num_warps": kernel.metadata.num_warps,
         "registers": registers,
         "spill_bytes": spills,
         "shared_memory_bytes": kernel.metadata.shared,
@@ -73,7 +79,7 @@ def compile_one(request: CompileRequest, cubin: Path) -> dict[str, Any]:
     }
 
 
-def source(request: CompileRequest) -> ASTSource:
+def up_source(request: CompileRequest) -> ASTSource:
     """Describe the kernel's arguments as a launch with contiguous tensors specialises them."""
     launch, dtype = request.launch, TYPES[request.precision]
     double_ff, d_model = 2 * request.d_ff, request.d_model
@@ -110,13 +116,38 @@ def source(request: CompileRequest) -> ASTSource:
         signature["rows_ptr"] = "*i64"
     else:
         constants["rows_ptr"] = None
-    names = w1w3_kernel.arg_names
-    signature = {name: signature.get(name, "constexpr") for name in names}
-    divisible = {name for name, kind in signature.items() if kind.startswith("*")}
     strides = {"stride_xt": d_model, "stride_we": double_ff * d_model, "stride_wn": d_model}
-    divisible |= {name for name, stride in strides.items() if stride % 16 == 0}
-    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in sorted(divisible)}
-    return ASTSource(fn=w1w3_kernel, signature=signature, constexprs=constants, attrs=attributes)
+    divisible = [name for name, stride in strides.items() if stride % 16 == 0]
+    return describe(w1w3_kernel, signature, constants, divisible)
+
+
+def backward_source(request: CompileRequest) -> ASTSource:
+    """Describe the arguments of the activation's backward."""
+    pointer = f"*{TYPES[request.precision]}"
+    signature = dict.fromkeys(("gate_up_ptr", "dgate_up_ptr", "dh_ptr"), pointer)
+    signature["dscale_ptr"] = "*fp32"
+    scaled = request.kernel == "activation_backward"
+    constants: dict[str, Any] = {
+        "F": request.d_ff,
+        "BLOCK": min(triton.next_power_of_2(request.d_ff), BACKWARD_BLOCK),
+        "HAS_SCALE": scaled,
+    }
+    if scaled:
+        signature["scale_ptr"] = "*fp32"
+    else:
+        constants["scale_ptr"] = None
+    return describe(w1w3_backward_kernel, signature, constants, [])
+
+
+def describe(
+    kernel: Any, signature: dict[str, str], constants: dict[str, Any], divisible: list[str]
+) -> ASTSource:
+    """Write a kernel's arguments as Triton wants them; pointers are aligned to 16 bytes."""
+    names = kernel.arg_names
+    signature = {name: signature.get(name, "constexpr") for name in names}
+    aligned = {name for name, kind in signature.items() if kind.startswith("*")}.union(divisible)
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in sorted(aligned)}
+    return ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
 
 
 def assembler_report(ptx: str, capability: int, scratch: Path) -> tuple[int, int]:

@@ -7,7 +7,6 @@ results in a cache of its own, so that asking again costs milliseconds.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -19,11 +18,11 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
-
-import pydantic
+from typing import Literal, NamedTuple
 
 from gptoss_builder.errors import KernelError, MissingTritonError, install
+from gptoss_builder.plan import compile_cache
+from gptoss_builder.plan.compile_cache import Entry
 from gptoss_builder.plan.launch import occupancy
 from gptoss_builder.plan.schema import LaunchConfig, Plan
 from gptoss_builder.spec.schema import Frozen, Precision
@@ -44,6 +43,10 @@ class CompileRequest(Frozen):
     d_ff: int
     experts: int
     launch: LaunchConfig
+    kernel: Literal["up", "activation_backward", "shared_activation_backward"] = "up"
+    """`up` is the W1/W3 kernel; the others are the backward of its activation, for rows with a
+    weight and for the shared experts', which have none. To those only precision and `d_ff` matter:
+    they have a launch of their own."""
     gather: bool = True
     """Rows are loaded through an index."""
     write_h: bool = True
@@ -53,6 +56,8 @@ class CompileRequest(Frozen):
 
     def file_stem(self) -> str:
         """Name of this specialisation's files in a build directory."""
+        if self.kernel != "up":
+            return f"w1w3-{self.kernel}"
         outputs = [
             name
             for name, written in (("h", self.write_h), ("gate_up", self.write_gate_up))
@@ -67,6 +72,8 @@ class CompileReport(Frozen):
     request: CompileRequest
     error: str = ""
     """The compiler's message when it failed; the rest is then 0."""
+    num_warps: int = 0
+    """Warps of a block."""
     registers: int = 0
     """Registers of a thread."""
     spill_bytes: int = 0
@@ -100,9 +107,8 @@ class CompileReport(Frozen):
                 f"needs {self.shared_memory_bytes:,} bytes of shared memory where a block has "
                 f"{self.shared_memory_limit:,}; use fewer stages or smaller blocks"
             )
-        if self.request.precision == "bf16" and not any(
-            self.instructions.get(name) for name in TENSOR_CORE_INSTRUCTIONS
-        ):
+        products = self.request.kernel == "up" and self.request.precision == "bf16"
+        if products and not any(self.instructions.get(name) for name in TENSOR_CORE_INSTRUCTIONS):
             found.append("has no matrix instructions in bf16; use another target or fp32")
         return tuple(found)
 
@@ -129,9 +135,14 @@ def requests_of(plan: Plan) -> tuple[CompileRequest, ...]:
     )
     if plan.spec.training is None:
         return (base,)
-    if plan.execution.backward == "save":
-        return (base, base.model_copy(update={"write_gate_up": True}))
-    return (base, base.model_copy(update={"write_h": False, "write_gate_up": True}))
+    keeps = plan.execution.backward == "save"
+    gate_up = base.model_copy(update={"write_h": keeps, "write_gate_up": True})
+    activation = base.model_copy(update={"kernel": "activation_backward", "write_h": False})
+    if not moe.shared_experts:
+        return (base, gate_up, activation)
+    width = moe.shared_experts * moe.d_ff
+    shared = {"kernel": "shared_activation_backward", "d_ff": width, "experts": 1}
+    return (base, gate_up, activation, activation.model_copy(update=shared))
 
 
 def compile_report(
@@ -149,7 +160,7 @@ def compile_kernels(
     Args:
         requests: what to compile; equal requests are compiled once.
         cache: folder for the results, `$XDG_CACHE_HOME/gptoss-builder` by default. What is not
-            whole there is made again.
+            whole there is made again, and nothing is kept where there is no such folder.
 
     Returns:
         One result a request, in order. A kernel that does not compile has its error inside.
@@ -161,24 +172,25 @@ def compile_kernels(
     wanted = list(requests)
     if not wanted:
         return []
-    folder = cache if cache is not None else _cache_folder()
+    folder = cache if cache is not None else compile_cache.default_folder()
     version = _triton_version()
     keys = {request: _key(request, version) for request in wanted}
-    found = {request: _read(folder, key, request) for request, key in keys.items()}
-    missing = [request for request in keys if found[request] is None]
+    entries = {request: compile_cache.read(folder, key) for request, key in keys.items()}
     by_arch: dict[ArchName, list[CompileRequest]] = {}
-    for request in missing:
-        by_arch.setdefault(request.arch, []).append(request)
+    for request in keys:
+        if entries[request] is None:
+            by_arch.setdefault(request.arch, []).append(request)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for results in pool.map(_compile_one_architecture, by_arch.values()):
-            for compiled in results:
-                request = compiled.report.request
-                _write(folder, keys[request], compiled)
-                found[request] = compiled
-    return [done for request in wanted if (done := found[request]) is not None]
+        groups = by_arch.values()
+        for group, results in zip(groups, pool.map(_compile_one_architecture, groups), strict=True):
+            for request, entry in zip(group, results, strict=True):
+                entries[request] = entry
+                if not entry.figures.get("error"):
+                    compile_cache.write(folder, keys[request], entry)
+    return [_with_report(request, made) for request in wanted if (made := entries[request])]
 
 
-def _compile_one_architecture(requests: Sequence[CompileRequest]) -> list[Compiled]:
+def _compile_one_architecture(requests: Sequence[CompileRequest]) -> list[Entry]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("TRITON_")
     }
@@ -192,7 +204,8 @@ def _compile_one_architecture(requests: Sequence[CompileRequest]) -> list[Compil
         environment["TRITON_CACHE_DIR"] = scratch
         try:
             child = subprocess.run(
-                [sys.executable, "-m", "gptoss_builder.kernels.compile", scratch],
+                # -P: no module of the working directory takes the place of another
+                [sys.executable, "-P", "-m", "gptoss_builder.kernels.compile", scratch],
                 input=json.dumps([request.model_dump(mode="json") for request in requests]),
                 capture_output=True,
                 text=True,
@@ -208,36 +221,34 @@ def _compile_one_architecture(requests: Sequence[CompileRequest]) -> list[Compil
         if child.returncode != 0:
             raise KernelError(
                 f"the compiler for {requests[0].arch} ended with status {child.returncode}: "
-                f"{child.stderr.strip()[-2000:]}"
+                f"{child.stderr.strip()[-2000:]}; set another `kernel:` or "
+                "model.moe.dispatch: stacked"
             )
         results = []
         for index, figures in enumerate(json.loads(child.stdout.splitlines()[-1])):
             cubin = Path(scratch, f"{index}.cubin")
             code = cubin.read_bytes() if cubin.exists() else b""
-            results.append(Compiled(_report(requests[index], figures, code), code))
+            results.append(Entry(figures, code))
         return results
 
 
-def _report(request: CompileRequest, figures: dict[str, object], cubin: bytes) -> CompileReport:
-    if figures.get("error"):
-        return CompileReport.model_validate({"request": request, **figures})
-    report = CompileReport.model_validate(
-        {
-            "request": request,
-            **figures,
-            "shared_memory_limit": ARCHITECTURES[request.arch].shared_memory_per_block
-            if request.arch != "cpu"
-            else 0,
-            "cubin_sha256": hashlib.sha256(cubin).hexdigest(),
-        }
-    )
+def _with_report(request: CompileRequest, entry: Entry) -> Compiled:
+    """Add what follows from the figures and from the tables as they are now."""
+    report = CompileReport.model_validate({"request": request, **entry.figures})
+    if report.error or request.arch == "cpu":
+        return Compiled(report, entry.cubin)
     blocks = occupancy(
         request.arch,
-        num_warps=request.launch.num_warps,
+        num_warps=report.num_warps,
         registers=report.registers,
         shared_memory=report.shared_memory_bytes,
     )
-    return report.model_copy(update={"occupancy": blocks})
+    derived = {
+        "shared_memory_limit": ARCHITECTURES[request.arch].shared_memory_per_block,
+        "occupancy": blocks,
+        "cubin_sha256": hashlib.sha256(entry.cubin).hexdigest(),
+    }
+    return Compiled(report.model_copy(update=derived), entry.cubin)
 
 
 def _triton_version() -> str:
@@ -249,40 +260,8 @@ def _triton_version() -> str:
     return importlib.metadata.version("triton")
 
 
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "gptoss-builder" / "kernels"
-
-
 def _key(request: CompileRequest, version: str) -> str:
     kernels = Path(__file__).parent.parent / "kernels"
     sources = b"".join((kernels / name).read_bytes() for name in ("w1w3_triton.py", "compile.py"))
     text = f"{version}\n{request.model_dump_json(exclude={'launch': {'source', 'evidence'}})}\n"
     return hashlib.sha256(text.encode() + sources).hexdigest()
-
-
-def _read(folder: Path, key: str, request: CompileRequest) -> Compiled | None:
-    try:
-        report = CompileReport.model_validate_json((folder / f"{key}.json").read_bytes())
-        cubin = (folder / f"{key}.cubin").read_bytes()
-    except (OSError, pydantic.ValidationError):
-        return None
-    if hashlib.sha256(cubin).hexdigest() != report.cubin_sha256:
-        return None
-    return Compiled(report.model_copy(update={"request": request}), cubin)
-
-
-def _write(folder: Path, key: str, compiled: Compiled) -> None:
-    if compiled.report.error:
-        return
-    # without a cache the next call compiles again, which is slower and nothing else
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        contents = (
-            (".cubin", compiled.cubin),
-            (".json", compiled.report.model_dump_json().encode()),
-        )
-        for suffix, content in contents:
-            temporary = folder / f"{key}{suffix}.{os.getpid()}"
-            temporary.write_bytes(content)
-            temporary.replace(folder / f"{key}{suffix}")
