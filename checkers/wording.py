@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 GIB = 2**30
 MIB = 2**20
+NARROWER = "narrow the model; no other change is enough"
+"""What to do where no setting and no card makes a model fit."""
 _FAR = 10_000
 
 

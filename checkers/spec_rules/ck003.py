@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from checkers.rule import PlanRule, Problem
-from checkers.what_if import training_bytes
 from checkers.wording import gib
 from gptoss_builder.findings import Severity
+from gptoss_builder.plan.fit import room, without_checkpointing
 from gptoss_builder.plan.schema import Plan
 
 LEAST = 0.01
@@ -27,7 +27,9 @@ def rule(plan: Plan) -> Iterator[Problem]:
     training, estimate = plan.spec.training, plan.memory.training
     if training is None or estimate is None or not training.checkpoint_every:
         return
-    without = training_bytes(plan, checkpoint_every=0)
+    without = without_checkpointing(plan)
+    if plan.target.memory_bytes and without > room(plan):
+        return  # the little that it saves is what makes it fit
     saved = without - estimate.total_bytes
     if saved < LEAST * without:
         yield Problem(

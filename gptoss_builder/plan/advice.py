@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from gptoss_builder.errors import InputError
-from gptoss_builder.plan.fit import (
-    Change,
-    Period,
-    fastest_period,
-    nearest_changes,
-    period_table,
-    room,
-    sqrt_period,
-)
+from gptoss_builder.plan.changes import Change, serving_changes, training_changes
+from gptoss_builder.plan.fit import Period, fastest_period, period_table, room, sqrt_period
 from gptoss_builder.plan.schema import MemoryEstimate, Plan
 
 GIB = 2**30
@@ -25,13 +18,19 @@ def breakdown(estimate: MemoryEstimate, parts: int = PARTS) -> str:
     return ", ".join(f"{item.name} {item.bytes / GIB:.2f} GiB" for item in peak.items[:parts])
 
 
-def single_changes(plan: Plan, available: int) -> str:
-    """The changes of which each alone makes training fit in `available` bytes; "" if none does."""
-    return " or ".join(map(_words, nearest_changes(plan, available)))
+def what_trains(plan: Plan, available: int) -> str:
+    """The changes of which each makes training fit in `available` bytes; "" if none does."""
+    return ", or ".join(map(_words, training_changes(plan, available)))
+
+
+def what_serves(plan: Plan, available: int) -> str:
+    """The changes of which each makes serving fit in `available` bytes; "" if none does."""
+    return ", or ".join(map(_words, serving_changes(plan, available)))
 
 
 def _words(change: Change) -> str:
-    return f"{change.field}: {change.value} ({change.total_bytes / GIB:.2f} GiB)"
+    settings = " and ".join(f"{field}: {value}" for field, value in change.settings)
+    return f"{settings} ({change.total_bytes / GIB:.2f} GiB)"
 
 
 def period_lines(plan: Plan) -> str:

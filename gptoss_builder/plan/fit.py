@@ -1,42 +1,24 @@
-"""What would fit: the nearest changes of a spec, and what each checkpoint period costs.
-
-Every answer is verified by the estimate that refused the spec. Nothing here runs unless asked.
-"""
+"""What each checkpoint period costs in memory and time, by the estimates of the plan."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gptoss_builder.errors import TargetError
 from gptoss_builder.plan.cost import estimate_cost
 from gptoss_builder.plan.counts import count_flops
 from gptoss_builder.plan.memory import Peak, training_peak
 from gptoss_builder.plan.resolve import decide
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.plan.training_memory import training_floor
-from gptoss_builder.spec.schema import Spec, TrainingSpec
-from gptoss_builder.targets import CARDS, Target
+from gptoss_builder.spec.schema import Spec
+from gptoss_builder.targets import Target
 
 GIB = 2**30
-FARTHEST = 8
-"""Part of the context, one in so many, below which a context is offered only if nothing else is."""
 _ROUNDING = 1e-9
 """Relative difference of times or FLOPs, which are floats, that means nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change that makes training fit."""
-
-    field: str
-    """The field in dots."""
-    value: int | str
-    """What to set it to."""
-    total_bytes: int
-    """What training then needs: reserved peak and context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,46 +51,12 @@ def room(plan: Plan) -> int:
     return plan.target.memory_bytes - int(plan.spec.target.margin_gib * GIB)
 
 
-def nearest_changes(plan: Plan, available: int) -> tuple[Change, ...]:
-    """Single changes after which training needs at most `available` bytes, the mildest of each.
-
-    The largest micro-batch, the checkpoint period of fewest layers, `backward: recompute`, the
-    largest loss chunk, the longest context, and the smallest card. A context of less than one
-    eighth trains another model, and is left out beside any other change.
-    """
-    training = plan.spec.training
-    if training is None:
-        return ()
-    found = [
-        _largest(plan, "micro_batch", training.micro_batch, available),
-        _longest_period(plan, training, available),
-        _recompute(plan, available),
-        _largest(plan, "loss_chunk", training.loss_chunk, available),
-        _largest(plan, "context", training.context, available),
-        _card(plan),
-    ]
-    changes = tuple(change for change in found if change is not None)
-    return tuple(change for change in changes if not _far(change, training)) or changes
-
-
-def too_short(context: int, training: TrainingSpec) -> bool:
-    """Whether a context is so far below the spec's that hardly anybody would take it."""
-    return context * FARTHEST < training.context
-
-
-def _far(change: Change, training: TrainingSpec) -> bool:
-    value = change.value
-    return (
-        change.field == "training.context" and isinstance(value, int) and too_short(value, training)
-    )
-
-
 def period_table(plan: Plan) -> tuple[Period, ...]:
     """Every period that differs, with and without `backward: recompute`, fastest first.
 
     By predicted time, or by FLOPs where no time is predicted.
     """
-    settings = _settings(plan, _periods(plan.spec.model.layers))
+    settings = _settings(plan, periods(plan.spec.model.layers))
     return tuple(_row(plan, setting) for setting in settings)
 
 
@@ -168,7 +116,7 @@ def _settings(plan: Plan, periods: Iterable[int]) -> list[_Setting]:
 
 
 def _row(plan: Plan, setting: _Setting) -> Period:
-    training, peak = setting.spec.training, _training_memory(plan, setting.spec)
+    training, peak = setting.spec.training, training_memory(plan, setting.spec)
     return Period(
         training.checkpoint_every if training is not None else 0,
         setting.spec.model.moe.backward,
@@ -180,19 +128,24 @@ def _row(plan: Plan, setting: _Setting) -> Period:
     )
 
 
+def without_checkpointing(plan: Plan) -> int:
+    """Bytes that training would need with checkpoint_every 0; the plan must have training."""
+    return training_memory(plan, _with_training(plan.spec, checkpoint_every=0)).total_bytes
+
+
 def fastest_period(plan: Plan, available: int) -> Period | None:
     """The fastest row that needs at most `available` bytes; None if none does."""
     return next((row for row in period_table(plan) if row.total_bytes <= available), None)
 
 
-def _periods(layers: int) -> tuple[int, ...]:
+def periods(layers: int) -> tuple[int, ...]:
     """The shortest period for every number of checkpointed layers that there is, longest first."""
     return tuple({-(-layers // every): every for every in range(layers, 0, -1)}.values())
 
 
 def _sound_periods(layers: int) -> tuple[int, ...]:
     """Those that checkpoint more than the first of several layers, and divide them if any can."""
-    several = tuple(every for every in _periods(layers) if every < max(layers, 2))
+    several = tuple(every for every in periods(layers) if every < max(layers, 2))
     even = tuple(every for every in several if layers % every == 0)
     return several if even == (1,) else even
 
@@ -208,74 +161,15 @@ def _with_backward(spec: Spec, backward: str) -> Spec:
     return spec.model_copy(update={"model": spec.model.model_copy(update={"moe": moe})})
 
 
-def _training_memory(plan: Plan, spec: Spec, target: Target | None = None) -> Peak:
+def training_memory(plan: Plan, spec: Spec, target: Target | None = None) -> Peak:
+    """The peak of training a spec of the plan's model, on another card perhaps.
+
+    Raises:
+        TargetError: the card cannot run what the spec asks for.
+    """
     return training_peak(spec, decide(spec, target or plan.target), plan.parameters)
 
 
 def _floor(plan: Plan, spec: Spec) -> int:
     """Bytes that training needs at least: what is held when the forward ends."""
     return training_floor(spec, decide(spec, plan.target), plan.parameters)
-
-
-def _largest(plan: Plan, field: str, now: int, available: int) -> Change | None:
-    """The largest smaller value of a field of `training` that fits, by bisection."""
-
-    def needs(value: int) -> int:
-        return _training_memory(plan, _with_training(plan.spec, **{field: value})).total_bytes
-
-    value = _last_that(lambda value: needs(value) <= available, now - 1)
-    return Change(f"training.{field}", value, needs(value)) if value else None
-
-
-def _last_that(fits: Callable[[int], bool], high: int) -> int:
-    """The largest value of 1 … `high` that fits, 0 if none; what is smaller than one fits too."""
-    low = 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _longest_period(plan: Plan, training: TrainingSpec, available: int) -> Change | None:
-    now = training.checkpoint_every or plan.spec.model.layers + 1
-    for every in _periods(plan.spec.model.layers):
-        if every >= now:
-            continue
-        spec = _with_training(plan.spec, checkpoint_every=every)
-        total = _training_memory(plan, spec).total_bytes
-        if total <= available:
-            return Change("training.checkpoint_every", every, total)
-    return None
-
-
-def _recompute(plan: Plan, available: int) -> Change | None:
-    if plan.spec.model.moe.backward == "recompute":
-        return None
-    total = _training_memory(plan, _with_backward(plan.spec, "recompute")).total_bytes
-    if total > available:
-        return None
-    return Change("model.moe.backward", "recompute", total)
-
-
-def _card(plan: Plan) -> Change | None:
-    margin = int(plan.spec.target.margin_gib * GIB)
-    estimate = plan.memory.training
-    if estimate is None or estimate.total_bytes + margin <= plan.target.memory_bytes:
-        return None  # its own card is large enough; something else takes the room there
-    for card, total in _larger_cards(plan):
-        if total + margin <= card.memory_bytes:
-            return Change("target.gpu", card.name, total)
-    return None
-
-
-def _larger_cards(plan: Plan) -> Iterator[tuple[Target, int]]:
-    for card in sorted(CARDS.values(), key=lambda card: card.memory_bytes):
-        if card.memory_bytes <= plan.target.memory_bytes:
-            continue
-        try:
-            yield card, _training_memory(plan, plan.spec, card).total_bytes
-        except TargetError:
-            continue  # the card cannot run what the spec asks for

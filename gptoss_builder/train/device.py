@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gptoss_builder.errors import DeviceError
-from gptoss_builder.plan.advice import breakdown, single_changes
+from gptoss_builder.plan.advice import breakdown, what_trains
 from gptoss_builder.plan.schema import Plan
 
 GIB = 2**30
@@ -85,13 +85,13 @@ def require_memory(plan: Plan, device: torch.device, *, unchecked: bool = False)
     missing = estimate.reserved_bytes + margin - room
     if missing > 0:
         # the changes are judged with their context, which the room is without
-        changes = single_changes(plan, room - margin + estimate.context_bytes)
+        changes = what_trains(plan, room - margin + estimate.context_bytes)
         raise DeviceError(
             f"training needs {estimate.reserved_bytes / GIB:.2f} GiB and a margin of "
             f"{margin / GIB:.2f} GiB, but has {max(room, 0) / GIB:.2f} GiB on "
             f"{torch.cuda.get_device_name(device)}: {missing / GIB:.2f} GiB too little. At the "
-            f"peak ({estimate.peak}): {breakdown(estimate)}. Stop what else runs there, or set "
-            + (changes or "several fields lower at once; no single change fits")
+            f"peak ({estimate.peak}): {breakdown(estimate)}. Stop what else runs there, or "
+            + (f"set {changes}" if changes else "narrow the model; no other change is enough")
         )
 
 

@@ -189,7 +189,7 @@ MUTATIONS = {
     "cap": (("gptoss_builder/spec/schema.py", "HARD_CAP = 8192", "HARD_CAP = 9000"),),
     "cap at resolve": (("gptoss_builder/plan/resolve.py", "raise CapError(", "print("),),
     "training fits": (("checkers/registry.py", "    vr001.rule,\n", ""),),
-    "serving fits": (("checkers/spec_rules/vr002.py", "<= usable:", ">= 0:"),),
+    "serving fits": (("checkers/spec_rules/vr002.py", "<= available:", ">= 0:"),),
     "alternation": (("gptoss_builder/spec/schema.py", "pattern[layer %", "pattern[(layer + 1) %"),),
     "reduction": (("checkers/spec_rules/at007.py", "REQUIRED = 1.8", "REQUIRED = 1.0"),),
     "errors are errors": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -12,24 +13,35 @@ from gptoss_builder.findings import Finding
 from gptoss_builder.pipeline import check
 
 LITE = yaml.safe_load((Path(__file__).parents[2] / "specs/gpt_oss_lite.yaml").read_text("utf-8"))
-SETTING = re.compile(r"(?:(training|inference|target)\.)?([a-z_]+) to (\d+)")
+SETTING = re.compile(r"([a-z_.]+)(?: to |: )([a-z0-9-]+)")
 
 
 def changed(**fields: object) -> dict[str, object]:
-    spec = {**LITE, "model": {**LITE["model"]}}
+    spec = deepcopy(LITE)
     for name, value in fields.items():
-        section, _, field = name.partition("__")
-        spec[section] = {**spec[section], field: value}
+        *sections, field = name.split("__")
+        place = spec
+        for section in sections:
+            place = place[section]
+        place[field] = value
     return spec
 
 
-def told(finding: Finding) -> dict[str, int]:
-    """The settings that a fix names: `set training.micro_batch to 16`, `set it to 4`."""
+def told(finding: Finding) -> list[dict[str, object]]:
+    """The settings that a fix names, each choice by itself: `set a.b: 1 and a.c: 2, or d.e: 3`."""
     section, _, own = finding.field.partition(".")
-    return {
-        f"{part or section}__{own if field == 'it' else field}": int(number)
-        for part, field, number in SETTING.findall(finding.fix)
-    }
+
+    def name(field: str) -> str:
+        field = own if field == "it" else field
+        return (field if "." in field else f"{section}.{field}").replace(".", "__")
+
+    return [
+        {
+            name(field): int(value) if value.isdecimal() else value
+            for field, value in SETTING.findall(choice)
+        }
+        for choice in finding.fix.split(", or ")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,20 +69,34 @@ def test_setting_what_the_finding_says_repairs_it(change, code, fields):
     change = {"target__gpu": "rtx4090", **change}
     found = check(changed(**change)).findings
     assert [finding.code for finding in found] == [code]
-    settings = told(found[0])
     if fields:
+        settings = told(found[0])[0]
         assert settings.keys() == fields
         assert check(changed(**{**change, **settings})).findings == ()
 
 
-def test_card_that_is_proposed_is_enough():
-    small = {"training__precision": "fp32", "training__micro_batch": 1}
-    found = check(changed(target__gpu="gtx1650", **small)).findings
-    (finding,) = (finding for finding in found if finding.code == "VR001")
-    card = re.search(r"such as (\S+)$", finding.fix)
-    assert card is not None
-    again = check(changed(target__gpu=card[1], **small)).findings
-    assert "VR001" not in {finding.code for finding in again}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"training__micro_batch": 64},
+        {"training__micro_batch": 64, "training__context": 16384},
+        {"training__micro_batch": 32, "training__checkpoint_every": 0},
+        {"training__loss_chunk": 2**15, "training__micro_batch": 10},
+        {"inference__batch": 64},
+        {"target__gpu": "gtx1650", "training__precision": "fp32", "training__micro_batch": 1},
+    ],
+)
+def test_each_change_that_is_offered_makes_it_fit_and_none_is_told_twice(change):
+    change = {"target__gpu": "rtx4090", **change}
+    found = [item for item in check(changed(**change)).findings if item.code in ("VR001", "VR002")]
+    assert found
+    for finding in found:
+        assert "fits" not in finding.message  # the fix alone says what would
+        choices = told(finding)
+        assert len({tuple(choice) for choice in choices}) == len(choices)
+        for choice in choices:
+            again = check(changed(**{**change, **choice})).findings
+            assert finding.code not in {item.code for item in again}, choice
 
 
 @pytest.mark.parametrize(
@@ -86,8 +112,8 @@ def test_a_context_of_a_small_part_is_proposed_only_where_no_card_is_enough(cont
     attention = {**LITE["model"]["attention"], "rope": {"theta": 100000}}
     spec["model"] = {**LITE["model"], "attention": attention}
     (finding,) = (finding for finding in check(spec).findings if finding.code == "VR001")
-    assert ("shorten training.context to 131072" in finding.fix) == shorter
-    assert ("take a larger card" in finding.fix) == card
+    assert ("training.context: " in finding.fix) == shorter
+    assert ("target.gpu: " in finding.fix) == card
 
 
 def test_a_context_of_one_token_has_no_narrower_window():
@@ -101,8 +127,7 @@ def test_a_context_of_one_token_has_no_narrower_window():
 def test_no_card_is_proposed_where_none_is_enough():
     found = check(changed(model__vocab=2**31 - 1)).findings
     fixes = {finding.code: finding.fix for finding in found}
-    assert fixes["VR001"].endswith(": narrow the model")
-    assert fixes["VR002"] == "narrow the model"
+    assert fixes["VR001"] == fixes["VR002"] == "narrow the model; no other change is enough"
 
 
 def test_prime_number_of_layers_has_no_even_period_to_propose():
@@ -124,3 +149,19 @@ def test_a_dominated_period_of_a_prime_number_of_layers_is_told(every, better):
     assert finding.fix == f"set checkpoint_every: {better}"
     spec["training"]["checkpoint_every"] = better
     assert "CK004" not in {finding.code for finding in check(spec).findings}
+
+
+def test_checkpointing_that_makes_it_fit_is_not_advised_away():
+    small = {"training__context": 768, "training__eval_tokens": 768, "training__micro_batch": 1}
+    small |= {"training__checkpoint_every": 3, "target__gpu": "rtx4090"}
+    spec = changed(**small)
+    estimates = [
+        check(changed(**{**small, "training__checkpoint_every": every})).plan.memory.training
+        for every in (3, 0)
+    ]
+    with_it, without = (estimate.total_bytes for estimate in estimates)
+    assert 0 < without - with_it < 0.01 * without
+    assert "CK003" in {finding.code for finding in check(spec).findings}
+    usable = check(spec).plan.target.memory_bytes
+    spec["target"]["margin_gib"] = (usable - (with_it + without) / 2) / 2**30
+    assert not {"CK003", "VR001"} & {finding.code for finding in check(spec).findings}

@@ -5,106 +5,18 @@ import pytest
 from gptoss_builder.plan.fit import (
     dominating_period,
     fastest_period,
-    nearest_changes,
     period_table,
-    room,
     sqrt_period,
 )
 from gptoss_builder.plan.resolve import resolve
-from gptoss_builder.targets import CARDS, lookup
-from tests.plan.specs import changed, lite
+from gptoss_builder.targets import lookup
+from tests.plan.specs import lite
 
 BIG = {"training__micro_batch": 32, "training__checkpoint_every": 0, "model__moe__backward": "save"}
 
 
 def plan_of(target="a100-40gb", **changes):
     return resolve(lite(**(BIG | changes)), lookup(target))
-
-
-def needs(change, **more):
-    field = change.field.replace(".", "__")
-    changes = changed(BIG, {}) | {field: change.value} | more
-    target = change.value if change.field == "target.gpu" else "a100-40gb"
-    return resolve(lite(**changes), lookup(target)).memory.training.total_bytes
-
-
-def test_every_change_offered_fits_and_says_what_it_needs():
-    plan = plan_of()
-    available = room(plan)
-    assert plan.memory.training.total_bytes > available
-    changes = nearest_changes(plan, available)
-    fields = [change.field for change in changes]
-    assert fields == [
-        "training.micro_batch",
-        "training.checkpoint_every",
-        "model.moe.backward",
-        "training.context",
-        "target.gpu",
-    ]
-    for change in changes:
-        assert needs(change) == change.total_bytes
-        if change.field != "target.gpu":
-            assert change.total_bytes <= available
-
-
-@pytest.mark.parametrize("field", ["training.micro_batch", "training.context"])
-def test_one_more_would_not_fit(field):
-    plan = plan_of()
-    change = next(c for c in nearest_changes(plan, room(plan)) if c.field == field)
-    one_more = {field.replace(".", "__"): change.value + 1}
-    assert plan_of(**one_more).memory.training.total_bytes > room(plan)
-
-
-def test_the_period_offered_is_the_longest_that_fits():
-    plan = plan_of(training__micro_batch=24)
-    change = next(
-        c for c in nearest_changes(plan, room(plan)) if c.field == "training.checkpoint_every"
-    )
-    for every in range(change.value + 1, 13):
-        other = plan_of(training__micro_batch=24, training__checkpoint_every=every)
-        assert other.memory.training.total_bytes > room(plan)
-
-
-def test_the_card_offered_is_the_smallest_that_fits():
-    plan = plan_of()
-    card = next(c for c in nearest_changes(plan, room(plan)) if c.field == "target.gpu").value
-    margin = 2 * 2**30
-    for other in CARDS.values():
-        if other.arch not in ("cpu", "sm75") and other.memory_bytes < CARDS[card].memory_bytes:
-            total = plan_of(other.name).memory.training.total_bytes
-            assert total + margin > other.memory_bytes
-
-
-def test_a_context_below_an_eighth_is_offered_only_if_nothing_else_is():
-    tight = {"training__micro_batch": 1, "training__checkpoint_every": 1}
-    plan = plan_of("gtx1650", **tight, training__precision="fp32", training__context=32768)
-    shortest = plan_of("gtx1650", **tight, training__precision="fp32", training__context=2048)
-    available = shortest.memory.training.total_bytes
-    changes = nearest_changes(plan, available)
-    assert "training.context" not in {change.field for change in changes}
-    assert {change.field for change in changes} == {"target.gpu"}
-    roomy = plan.model_copy(update={"target": lookup("b300")})
-    (change,) = nearest_changes(roomy, available)
-    assert change.field == "training.context"
-    assert 2048 <= change.value < 32768 / 8
-    eighth = plan_of("gtx1650", **tight, training__precision="fp32", training__context=4096)
-    kept = nearest_changes(plan, eighth.memory.training.total_bytes)
-    assert "training.context" in {change.field for change in kept}
-
-
-def test_no_card_is_offered_where_the_own_is_large_enough_and_others_use_it():
-    plan = plan_of("h200", training__micro_batch=8)
-    needed = plan.memory.training.total_bytes
-    assert needed < room(plan)
-    offered = {change.field for change in nearest_changes(plan, int(0.9 * needed))}
-    assert "training.micro_batch" in offered
-    assert "target.gpu" not in offered
-
-
-def test_nothing_is_offered_where_nothing_fits():
-    plan = plan_of(model__layers=512, model__d_model=4096)
-    assert 16 * plan.parameters.total > max(card.memory_bytes for card in CARDS.values())
-    assert nearest_changes(plan, room(plan)) == ()
 
 
 def test_the_table_prices_a_period_as_the_plan_does():
@@ -194,9 +106,8 @@ def test_a_checkpointed_layer_gains_nothing_from_recomputing_gate_and_up():
     assert dominating_period(plan_of(training__checkpoint_every=0)) is None
 
 
-def test_without_training_there_is_nothing_to_offer():
+def test_without_training_there_are_no_periods():
     plan = resolve(lite(training=None), lookup("h200"))
-    assert nearest_changes(plan, 2**40) == ()
     assert period_table(plan) == ()
 
 
