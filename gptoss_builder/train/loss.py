@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gptoss_builder.plan.sizes import loss_block
-from gptoss_builder.train import compiled as compiling
+from gptoss_builder.train import compiling
 
 IGNORE = -100
 """Label of a position that has no target."""

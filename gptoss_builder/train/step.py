@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gptoss_builder.errors import InputError
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.train import optim
-from gptoss_builder.train.compiled import compile_parts
+from gptoss_builder.train.compiling import compile_parts
 from gptoss_builder.train.data import StepBatch
 from gptoss_builder.train.guard import NanGuard
 from gptoss_builder.train.loss import linear_cross_entropy
