@@ -28,6 +28,10 @@ from gptoss_builder.plan.cost_table import cost_lines
 from gptoss_builder.plan.schema import Plan
 
 
+SCHEMA_OF_CHECKOUT = "$schema=../docs/spec.schema.json"
+"""Where the shipped specs point an editor; elsewhere `gptoss-check --schema` writes the file."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0 built, 2 bad input, 1 a failure of ours."""
     return run_command("gptoss-build", lambda: _run(read_options(arguments)))
@@ -90,7 +94,8 @@ def _print_example(name: str) -> int:
     }
     if name not in shipped:
         raise InputError(f"there is no example {name}; there are {', '.join(sorted(shipped))}")
-    sys.stdout.write(shipped[name].read_text(encoding="utf-8"))
+    text = shipped[name].read_text(encoding="utf-8")
+    sys.stdout.write(text.replace(SCHEMA_OF_CHECKOUT, "$schema=spec.schema.json"))
     return 0
 
 

@@ -253,7 +253,10 @@ def test_a_kernel_that_spills_is_not_built(
 @pytest.mark.parametrize("name", ["tiny", "gpt_oss_smoke", "gpt_oss_lite"])
 def test_an_example_is_the_shipped_spec(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--example", name]) == 0
-    assert capsys.readouterr().out == (SPECS / f"{name}.yaml").read_text(encoding="utf-8")
+    printed, shipped = capsys.readouterr().out, (SPECS / f"{name}.yaml").read_text(encoding="utf-8")
+    first, rest = printed.split("\n", 1)
+    assert first == "# yaml-language-server: $schema=spec.schema.json"  # gptoss-check --schema
+    assert rest == shipped.split("\n", 1)[1]
 
 
 def test_an_unknown_example_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
