@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,26 @@ def test_turing_has_no_matrix_instructions_for_the_kernel(cache):
     (report,) = compile_report([request("sm75", "fp32", launch=SEED)], cache=cache)
     assert report.problems() == ()
     assert "HMMA" not in report.instructions
+
+
+@pytest.mark.slow
+def test_the_shipped_specs_are_proven_for_three_architectures_within_a_minute(tmp_path):
+    """On two cores, the three starts of the command in it; from the cache in three seconds."""
+
+    def prove_all() -> float:
+        start = time.perf_counter()
+        for target in ("sm80", "sm90", "sm120"):
+            command = f"-m gptoss_builder.cli.check --compile --target {target} specs"
+            subprocess.run(
+                [sys.executable, *command.split()],
+                env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+                cwd=Path(__file__).parents[2],
+                check=True,
+            )
+        return time.perf_counter() - start
+
+    assert prove_all() < 60
+    assert prove_all() < 3
 
 
 @pytest.mark.slow
