@@ -252,12 +252,23 @@ def _with_report(request: CompileRequest, entry: Entry) -> Compiled:
 
 
 def _triton_version() -> str:
-    if importlib.util.find_spec("triton") is None:
-        raise MissingTritonError(
-            "compiling the kernel needs Triton, which is not installed here and is for Linux only; "
-            f"{install('train')}"
-        )
-    return importlib.metadata.version("triton")
+    for package, name in _NEEDED.items():
+        found = importlib.util.find_spec(package)
+        # a folder of that name in the working directory is found too, but has no origin
+        if found is None or found.origin is None:
+            raise MissingTritonError(f"compiling the kernel needs {name}; {install('train')}")
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        # nightly builds of PyTorch bring it under another name
+        names = importlib.metadata.packages_distributions().get("triton", [])
+        return " ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(names))
+
+
+_NEEDED = {
+    "triton": "Triton, which is not installed here and is for Linux only",
+    "torch": "PyTorch, which is not installed here",
+}
 
 
 def _key(request: CompileRequest, version: str) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
-import re
 import subprocess
 import sys
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from gptoss_builder.errors import KernelError, MissingTritonError
+from gptoss_builder.plan import aot
 from gptoss_builder.plan.aot import CompileRequest, compile_kernels, compile_report
 from gptoss_builder.plan.launch import SEED, choose, shared_memory_bytes
 from tests.kernels.rows import launch
@@ -160,10 +163,30 @@ def test_a_compiler_that_dies_is_an_error_with_its_last_words(tmp_path, monkeypa
         compile_report([request("sm80")], cache=tmp_path)
 
 
-def test_without_triton_the_way_out_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingTritonError, match=re.escape("pip install '.[train]'")):
+@pytest.mark.parametrize(
+    ("missing", "name"), [("triton", "needs Triton.*Linux only"), ("torch", "needs PyTorch")]
+)
+@pytest.mark.parametrize("folder", [False, True], ids=["absent", "a folder of that name"])
+def test_without_what_it_needs_the_way_out_is_named(missing, name, folder, tmp_path, monkeypatch):
+    real = importlib.util.find_spec
+    instead = ModuleSpec(missing, None) if folder else None
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: instead if name == missing else real(name)
+    )
+    with pytest.raises(MissingTritonError, match=name + r".*pip install '\.\[train\]'"):
         compile_report([request("sm80")], cache=tmp_path)
+
+
+def test_triton_under_the_name_of_a_nightly_build_is_a_version_too(monkeypatch):
+    def version(name: str) -> str:
+        if name == "triton":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "3.9.0+git"
+
+    metadata = importlib.metadata
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: {"triton": ["pytorch-triton"]})
+    assert aot._triton_version() == "pytorch-triton 3.9.0+git"
 
 
 def test_nothing_asked_nothing_done(monkeypatch):
