@@ -218,6 +218,11 @@ def _compile_one_architecture(requests: Sequence[CompileRequest]) -> list[Entry]
                 f"the compiler for {requests[0].arch} did not end within {CHILD_TIMEOUT:.0f} s; "
                 "use smaller blocks or fewer stages"
             ) from error
+        except OSError as error:
+            raise KernelError(
+                f"the compiler for {requests[0].arch} did not start: {sys.executable}: "
+                f"{error.strerror}"
+            ) from error
         if child.returncode != 0:
             raise KernelError(
                 f"the compiler for {requests[0].arch} ended with status {child.returncode}: "

@@ -163,6 +163,12 @@ def test_a_compiler_that_dies_is_an_error_with_its_last_words(tmp_path, monkeypa
         compile_report([request("sm80")], cache=tmp_path)
 
 
+def test_a_compiler_that_does_not_start_is_an_error_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(KernelError, match=r"sm80 did not start: .*/python: No such file"):
+        compile_report([request("sm80")], cache=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("missing", "name"), [("triton", "needs Triton.*Linux only"), ("torch", "needs PyTorch")]
 )
