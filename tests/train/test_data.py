@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,33 @@ def test_steps_follow_positions_whatever_step_they_start_at() -> None:
         for row in step.tokens_ABT.flatten(0, 1):
             assert row.tolist() == data.sequence(position)[0].tolist()
             position += 1
+
+
+def test_the_next_step_is_assembled_while_this_one_computes_and_none_beyond() -> None:
+    class Watched:
+        identity = "watched"
+        held_out_count = 0
+
+        def __init__(self) -> None:
+            self.asked: list[int] = []
+            self.threads: set[int] = set()
+            self.second_step = threading.Event()
+
+        def sequence(self, position: int) -> tuple[np.ndarray, np.ndarray]:
+            self.asked.append(position)
+            self.threads.add(threading.get_ident())
+            if position == 2 * 6 - 1:
+                self.second_step.set()
+            return np.zeros(4, np.int64), np.zeros(4, np.int64)
+
+    data = Watched()
+    steps = _loader(data).steps(0, 3)
+    next(steps)  # the first step computes
+    assert data.second_step.wait(timeout=30)
+    assert data.asked == list(range(12))
+    assert len(list(steps)) == 2
+    assert data.asked == list(range(18))
+    assert threading.get_ident() not in data.threads
 
 
 def test_held_out_batches_keep_the_shape_and_the_budget() -> None:

@@ -48,7 +48,7 @@ def _exact(
 
 @pytest.mark.parametrize("chunk", [1, 7, 63, 64, 1000])
 @pytest.mark.parametrize("z_loss", [0.0, Z_LOSS])
-@pytest.mark.parametrize("vocab", [65, 96, 2048])  # one block, three, two
+@pytest.mark.parametrize("vocab", [2, 65, 96, 1021, 2048])  # one block, also of a prime; three; two
 def test_values_and_gradients_equal_float64(vocab: int, chunk: int, z_loss: float) -> None:
     x_TD, w_VD, label_T = _inputs(63, 20, vocab)
     objective, nll, dx_TD, dw_VD = _exact(x_TD, w_VD, label_T, 0.125, z_loss)
@@ -180,6 +180,29 @@ def test_a_block_of_impossible_words_leaves_the_rest_alone() -> None:
     logits_CV[:, 70] = 80.0
     found = _log_sum_exp(logits_CV)
     assert_close(found[:, 0], logits_CV.double().logsumexp(1))
+
+
+@pytest.mark.parametrize("vocab", [37, 96, 2048])
+def test_a_row_of_extreme_logits_is_itself_and_no_other(vocab: int) -> None:
+    logits_CV = torch.randn(9, vocab)
+    plain = _log_sum_exp(logits_CV)
+    extreme = {
+        0: torch.full((vocab,), -torch.inf),
+        2: torch.full((vocab,), torch.finfo(torch.float32).min),
+        3: torch.full((vocab,), torch.finfo(torch.float32).max),
+        4: logits_CV[4] * 1e30,
+        5: torch.cat([torch.full((vocab - 1,), -torch.inf), torch.tensor([-1e30])]),
+        7: torch.cat([logits_CV[7, 1:], torch.tensor([torch.inf])]),
+        8: torch.cat([torch.tensor([torch.nan]), logits_CV[8, 1:]]),
+    }
+    for row, logits_V in extreme.items():
+        logits_CV[row] = logits_V
+    found, exact = _log_sum_exp(logits_CV)[:, 0], logits_CV.double().logsumexp(1)
+    for row in (2, 3, 4, 5):
+        assert found[row].item() == pytest.approx(exact[row].item(), rel=1e-6)
+    assert found[0] == -torch.inf
+    assert not found[7:].isfinite().any()  # which the guard sees
+    assert torch.equal(found[[1, 6]], plain[[1, 6], 0])
 
 
 @pytest.mark.parametrize("chunk", [16, 256])
