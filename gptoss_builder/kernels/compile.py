@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def compile_one(request: CompileRequest, cubin: Path) -> dict[str, Any]:
         options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
     else:
         what, options = backward_source(request), {"num_warps": BACKWARD_WARPS}
+    start = time.perf_counter()
     try:
         kernel: Any = triton.compile(
             what,
@@ -76,6 +78,7 @@ def compile_one(request: CompileRequest, cubin: Path) -> dict[str, Any]:
         "instructions": count_instructions(cubin, capability),
         "trap": "trap;" in kernel.asm["ptx"],
         "triton": triton.__version__,
+        "seconds": round(time.perf_counter() - start, 3),
     }
 
 

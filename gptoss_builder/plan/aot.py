@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import pydantic
+
 from gptoss_builder.errors import KernelError, MissingTritonError, install
 from gptoss_builder.plan import compile_cache
 from gptoss_builder.plan.compile_cache import Entry
@@ -92,6 +94,8 @@ class CompileReport(Frozen):
     """Hash of the machine code."""
     triton: str = ""
     """Version of Triton."""
+    seconds: float = pydantic.Field(default=0.0, exclude=True)
+    """Time that the compile took when it was made; a build, which has no times, leaves it out."""
 
     def problems(self) -> tuple[str, ...]:
         """Why this kernel must not be used: empty when nothing speaks against it."""

@@ -19,6 +19,9 @@ REGISTER_UNIT = 256
 SHARED_MEMORY_UNIT = 128
 """Shared memory is allocated to a block in this unit (CUDA occupancy calculator)."""
 
+WARP_GROUP, WGMMA_ROWS = 4, 64
+"""Warps that issue an asynchronous product together, and the fewest rows of one (PTX ISA)."""
+
 SEED = LaunchConfig(
     block_t=16,
     block_k=32,
@@ -197,16 +200,23 @@ def shared_memory_bytes(config: LaunchConfig, arch: ArchName, element_bytes: int
     """Shared memory of a block, as Triton allocates it (docs/kernel.md compares the two).
 
     A stage holds a tile of x and one of W1 and W3 together; descriptors add a barrier for each.
-    Only the asynchronous tensor cores of sm90 and sm100 read every stage from shared memory:
-    elsewhere, and in fp32, the one in use is in registers. The epilogue stages the output.
+    Only asynchronous tensor cores read every stage from shared memory: elsewhere the one in use is
+    in registers. The epilogue stages the output.
     """
     stage = (config.block_t + 2 * config.block_n) * config.block_k * element_bytes
     epilogue = config.block_t * config.block_n * element_bytes
     stages = config.num_stages
-    if arch not in ("sm90", "sm100", "sm103") or element_bytes > 2:
+    if not (element_bytes <= 2 and _asynchronous(config, arch)):
         stages = 1 if arch == "sm75" else max(stages - 1, 1)
     barriers = 8 * config.num_stages if config.loads == "descriptors" else 0
     return max(stages * stage + barriers, epilogue)
+
+
+def _asynchronous(config: LaunchConfig, arch: ArchName) -> bool:
+    """Whether Triton takes the asynchronous tensor cores of sm90 and sm100 for a tile in bf16."""
+    if config.block_t < WGMMA_ROWS or config.num_warps % WARP_GROUP:
+        return False
+    return arch == "sm90" or (arch in ("sm100", "sm103") and config.num_warps <= 2 * WARP_GROUP)
 
 
 def resident_blocks(config: LaunchConfig) -> int:

@@ -47,6 +47,12 @@ COMPILED = [
     ("sm120", 2, config(128, 32, 128, 8, 3), 49152),
     ("sm90", 2, config(128, 64, 128, 8, 3, loads="descriptors"), 147480),
     ("sm90", 2, config(128, 64, 64, 4, 3, loads="descriptors"), 98328),
+    # too few rows or warps for the asynchronous tensor cores, or too many warps for sm100's
+    ("sm90", 2, config(32, 128, 128, 4, 3), 147456),
+    ("sm90", 2, config(16, 256, 32, 4, 3), 81920),
+    ("sm90", 2, config(64, 32, 32, 8, 2), 16384),
+    ("sm100", 2, config(16, 256, 128, 16, 2), 139264),
+    ("sm100", 2, config(64, 64, 64, 16, 3), 49152),
     ("sm90", 4, config(64, 32, 32, 4, 2), 16384),
     ("sm75", 4, config(32, 32, 32, 4, 2), 12288),
     ("sm75", 4, config(16, 32, 32, 4, 1), 10240),
@@ -63,12 +69,21 @@ def test_sm100_needs_a_few_barriers_more_than_the_formula():
     assert 0 <= 147504 - shared_memory_bytes(launch, "sm100", 2) <= 64
 
 
+def test_a_small_tile_with_many_stages_is_not_refused_for_what_it_does_not_take():
+    assert judge(config(32, 128, 128, 4, 4), "sm90", "bf16") == []  # Triton 3.9: 221,184 bytes
+    (problem,) = judge(config(64, 128, 128, 4, 4), "sm90", "bf16")
+    assert "327,680 bytes" in problem
+
+
 def test_a_tile_tuned_for_a_large_card_is_refused_on_a_small_one():
     launch = config(128, 64, 128, 8, 4)
     assert not judge(launch, "sm80", "bf16")
     (problem,) = judge(launch, "sm86", "bf16")
     assert "147,456 bytes of shared memory" in problem
     assert "101,376" in problem
+    fewer = config(128, 64, 128, 8, 3)  # 98,304 bytes in bf16, twice that in fp32
+    assert judge(fewer, "sm86", "bf16") == []
+    assert "196,608" in judge(fewer, "sm86", "fp32")[0]
 
 
 @pytest.mark.parametrize(
