@@ -25,7 +25,10 @@ class _RMSNorm(torch.autograd.Function):
         wide_D = x_D.to(wide_dtype(x_D.dtype))
         rstd_1 = torch.rsqrt(wide_D.square().mean(-1, keepdim=True) + eps)
         ctx.save_for_backward(x_D, weight_D, rstd_1)
-        return (wide_D * rstd_1 * weight_D).to(x_D.dtype)
+        out_D = wide_D * rstd_1 * weight_D
+        # what torch 2.11 compiles has a gradient of zero where a function returns a cast that
+        # changes nothing
+        return out_D if out_D.dtype == x_D.dtype else out_D.to(x_D.dtype)
 
     @staticmethod
     @once_differentiable

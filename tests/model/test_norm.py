@@ -51,6 +51,22 @@ def test_only_the_input_the_weight_and_one_number_a_row_are_kept() -> None:
     assert sorted(kept) == sorted([x.nbytes, norm.weight.nbytes, 6 * 4])
 
 
+# Dynamo itself makes an instance of the autograd function.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_compiled_it_has_the_same_gradients(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 5, 8).to(dtype).requires_grad_()
+    weight = torch.randn(8, dtype=torch.promote_types(dtype, torch.float32), requires_grad=True)
+    grad = torch.randn(3, 5, 8).to(dtype)
+    compiled = torch.compile(rms_norm, fullgraph=True, dynamic=False, backend="eager")
+    ours, eager = (
+        torch.autograd.grad(function(x, weight, 1e-2), (x, weight), grad)
+        for function in (compiled, rms_norm)
+    )
+    for actual, expected in zip(ours, eager, strict=True):
+        assert torch.equal(actual, expected)
+
+
 def test_a_frozen_weight_leaves_the_input_gradient() -> None:
     x = torch.randn(3, 8, requires_grad=True)
     norm = RMSNorm(8, 1e-5).requires_grad_(False)
