@@ -18,13 +18,12 @@ from torch.nn import functional
 from gptoss_builder.errors import DeviceError, InputError
 from gptoss_builder.kernels.launches import launches
 from gptoss_builder.kernels.opaque import opaque
+from gptoss_builder.plan.resolve import GROUPED_MM_EXPERTS
 
 GROUPED_MM_MAJORS = (9, 10)
 """Major compute capabilities on which torch has a grouped kernel; elsewhere it loops."""
 GROUPED_MM_MULTIPLE = 8
 """`grouped_mm` wants strides that are multiples of 16 bytes: 8 elements of bf16."""
-GROUPED_MM_EXPERTS = 1023
-"""Most groups that torch's grouped kernel takes (`GroupMM.cu`)."""
 
 
 def rows_product(x_RK: Tensor, w_EKN: Tensor, offsets_E: Tensor, how: str) -> Tensor:

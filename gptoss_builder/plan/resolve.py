@@ -121,6 +121,10 @@ def _precision(spec: Spec, target: Target) -> Precision:
     return precision
 
 
+GROUPED_MM_EXPERTS = 1023
+"""Most groups that torch's grouped kernel takes (`GroupMM.cu` of torch 2.11)."""
+
+
 def _check_dispatch(spec: Spec, target: Target, precision: Precision) -> None:
     moe = spec.model.moe
     if moe.dispatch == "stacked":
@@ -131,6 +135,11 @@ def _check_dispatch(spec: Spec, target: Target, precision: Precision) -> None:
     for name, width in (("d_model", spec.model.d_model), ("d_ff", moe.d_ff)):
         if width % 8:
             raise TargetError(f"{asked}, which needs multiples of 8, and {name} is {width}")
+    if moe.experts > GROUPED_MM_EXPERTS and _native_grouped_mm(target, precision):
+        raise TargetError(
+            f"{asked}, with products by grouped_mm on {target.name}, which takes at most "
+            f"{GROUPED_MM_EXPERTS} experts, and experts is {moe.experts}; set stacked or fewer"
+        )
     if moe.dispatch == "grouped_mm" and not _native_grouped_mm(target, precision):
         raise TargetError(
             f"{asked}, which is native only in bf16 on sm90, sm100 and sm103, and the target is "

@@ -69,12 +69,22 @@ def test_flash_asked_by_name_is_flash_everywhere():
         ("h200", {"model__moe__dispatch": "grouped_mm", "training__precision": "fp32"}, "fp32"),
         ("h200", {"model__moe__dispatch": "grouped_mm", "model__d_model": 700}, "d_model is 700"),
         ("h200", {"model__moe__dispatch": "triton_grouped", "model__moe__d_ff": 12}, "d_ff is 12"),
+        ("h200", {"model__moe__dispatch": "triton_grouped", "model__moe__experts": 1024}, "1023"),
+        ("b300", {"model__moe__dispatch": "grouped_mm", "model__moe__experts": 2048}, "1023"),
     ],
 )
 def test_what_the_target_cannot_run_is_refused_in_words(target, changes, words):
     with pytest.raises(TargetError) as caught:
         execution(target, **changes)
     assert words in str(caught.value)
+
+
+def test_many_experts_are_fine_where_no_product_is_grouped():
+    for target, dispatch in (("a100-80gb", "triton_grouped"), ("h200", "stacked")):
+        changes = {"model__moe__dispatch": dispatch, "model__moe__experts": 2048}
+        assert execution(target, **changes).down_products == "loop"
+    most = {"model__moe__dispatch": "triton_grouped", "model__moe__experts": 1023}
+    assert execution("h200", **most).down_products == "grouped_mm"
 
 
 @pytest.mark.parametrize(
