@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gptoss_builder.model.build import build
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.train.data import StepBatch
 from gptoss_builder.train.guard import NanGuard
 from gptoss_builder.train.loss import IGNORE
+from gptoss_builder.train.optim import BIG_MATRICES
 from gptoss_builder.train.step import Stepper
 from tests.tolerances import assert_close
 from tests.train.runs import same, small_plan, weights
@@ -218,6 +221,41 @@ def test_one_bad_number_in_one_micro_batch_leaves_no_trace(
         stepper.run(_batch(plan, 2, nothing), 2)
         models.append(weights(model))
     assert same(*models)
+
+
+class _Casts(TorchDispatchMode):
+    """Shapes of what is cast from fp32 to bf16, and how often copies were refreshed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: Counter[tuple[int, ...]] = Counter()
+        self.refreshed = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.refreshed += func is torch.ops.aten._foreach_copy_.default
+        if func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float32:
+            self.shapes[tuple(out.shape)] += out.dtype == torch.bfloat16
+        return out
+
+
+def test_big_matrices_are_cast_once_a_step_and_the_head_once_a_micro_batch(
+    tmp_path: Path,
+) -> None:
+    plan = _plan(tmp_path, training={"precision": "bf16", "checkpoint_every": 1})
+    model = build(plan)
+    stepper = Stepper(plan, model, NanGuard(plan.spec.training.nan_guard))
+    with _Casts() as casts:
+        stepper.run(_batch(plan, 0, nothing), 0)
+    assert casts.refreshed == 1
+    assert casts.shapes[tuple(model.embedding.shape)] == plan.spec.training.accumulate
+    copied = {
+        tuple(parameter.shape)
+        for name, parameter in model.named_parameters()
+        if name.rpartition(".")[2] in BIG_MATRICES
+    }
+    assert len(copied) >= 6
+    assert not copied & (+casts.shapes).keys()
 
 
 def _poison_once(parameter: nn.Parameter, *, micro_batch: int, value: float) -> None:
