@@ -89,7 +89,7 @@ class Step:
         shared = (3 + gate_up) * shared_up + (3 + again) * shared_down
         parts = (
             ("vocabulary products", 3 * forward.head, rates.VOCABULARY),
-            ("experts' up-projection", (1 + gate_up) * up, rates.UP[run.up_products]),
+            ("experts' up-projection", (1 + gate_up) * up, self._up_rate()),
             (
                 "experts' other products",
                 2 * up + (3 + again) * down,
@@ -99,6 +99,11 @@ class Step:
             ("projections", (3 + again) * forward.projections, rates.PROJECTIONS),
         )
         return [self._computed(name, self.tokens * part, how) for name, part, how in parts]
+
+    def _up_rate(self) -> Efficiency:
+        """A spec's own launch configuration was timed nowhere: it may take many times as long."""
+        run = self.execution.up_products
+        return BOUND if run == "triton" and self.spec.kernel != "auto" else rates.UP[run]
 
     def _scores(self) -> list[CostItem]:
         """Attention beyond its projections; a backward that keeps no scores is 5/2 of a forward."""

@@ -39,6 +39,7 @@ def test_only_the_card_that_was_timed_is_called_measured():
         {"training__precision": "fp32", "model__moe__dispatch": "stacked"},
         {"model__attention__backend": "math"},
         {"training__compile": False},
+        {"kernel": {"block_t": 16, "block_k": 32, "block_n": 32, "num_warps": 4, "num_stages": 1}},
     ],
 )
 def test_what_was_timed_nowhere_is_called_a_bound(changes):

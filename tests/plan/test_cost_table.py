@@ -34,6 +34,15 @@ def test_a_card_that_cannot_train_it_says_why():
     assert rows["h200"].problem == ""
 
 
+def test_a_card_whose_shared_memory_the_specs_own_kernel_overflows_says_so():
+    kernel = {"block_t": 128, "block_k": 64, "block_n": 128, "num_warps": 8, "num_stages": 4}
+    own = plan(kernel=kernel, model__moe__dispatch="triton_grouped")
+    rows = {row.card: row for row in card_costs(own)}
+    assert rows["h200"].cost is not None
+    assert rows["l4"].cost is None
+    assert "bytes of shared memory are needed" in rows["l4"].problem
+
+
 def test_the_table_prints_every_assumption():
     one = plan()
     text = cost_lines(one, price_per_hour=2.0)
