@@ -8,6 +8,13 @@ a line there and a line here part.
 The forward leaves on the tape what the backward needs; the backward starts from that and the
 gradient of the layer's output, and leaves the gradient of its input and what it added to the
 parameters' gradients.
+
+A compiled block's backward is one function (`size.fused`), and some things stay until it ends, as
+the code that torch 2.11 and 2.13 generate shows: the matrices' gradients, which are outputs in the
+products' type; the gradient that came in, which autograd holds; and what the weight of the norm
+before the experts needs, because both norms' weights get their gradients in one kernel. Those are
+that norm's input and the gradient of its output, unsummed: one part each from the router, the
+routed and the shared experts.
 """
 
 from __future__ import annotations
@@ -19,12 +26,13 @@ from gptoss_builder.plan.elementwise_memory import (
     combine_bytes,
 )
 from gptoss_builder.plan.sizes import FP32, INT64, Sizes
-from gptoss_builder.plan.tape import Tape
+from gptoss_builder.plan.tape import Tape, rounded
 from gptoss_builder.spec.schema import LayerKind
 
 GRADIENTS = "gradients"
 DY = "gradient of the residual stream"
 DX = "gradient of a normalised input"
+OUTPUTS = "gradients of a block's matrices"
 TEMPORARIES = "elementwise temporaries"
 
 
@@ -41,6 +49,7 @@ class Layer:
 
     def __init__(self, size: Sizes, kind: LayerKind, *, fresh: bool, scratch: bool = True) -> None:
         self.size, self.kind, self.fresh, self.scratch = size, kind, fresh, scratch
+        self._outputs: list[int] = []
 
     def forward(self, tape: Tape) -> None:
         """From `layer input`, held, to what is saved and `layer output`."""
@@ -54,14 +63,23 @@ class Layer:
 
     def backward(self, tape: Tape) -> None:
         """From what is saved and DY, held, to DY and the parameters' gradients."""
+        size = self.size
+        experts_norm = ("residual after attention", "experts norm statistics")
         self._experts_backward(tape)
         tape.drop("normalised expert input")
-        norm_backward(tape, self.size, fresh=self.fresh)
-        tape.drop("residual after attention", "experts norm statistics")
+        if size.fused:
+            tape.hold(DY, size.stream)
+        else:
+            norm_backward(tape, size, fresh=self.fresh)
+            tape.drop(*experts_norm)
         self._attention_backward(tape)
         tape.drop("normalised attention input")
-        norm_backward(tape, self.size, fresh=self.fresh)
+        norm_backward(tape, size, fresh=self.fresh)
         tape.drop("layer input", "attention norm statistics")
+        if size.fused:
+            tape.drop(*experts_norm)
+            tape.shrink(DY, size.stream)
+            self._end(tape)
 
     def _attention_forward(self, tape: Tape) -> None:
         size = self.size
@@ -93,14 +111,17 @@ class Layer:
         self._master(tape, "gradient of a projection", d * width)
         kernel_backward(tape, size, self.kind, scratch=self.scratch, fresh=self.fresh)
         half, _, whole = self._rotated()
-        tape.hold("gradient of q and k", whole)
-        tape.drop("gradient of q", "gradient of k")
+        # compiled: two parts, which are added in the kernel that writes the gradient of qkv
+        tape.hold("gradient of q and k", 2 * whole if size.fused else whole)
         if not size.fused:
+            tape.drop("gradient of q", "gradient of k")
             tape.touch(
                 TEMPORARIES,
                 max(5 * half, whole + 3 * half) if size.low else whole + 4 * half,
             )
         tape.hold("gradient of qkv", queries + 2 * keys)
+        if size.fused:
+            tape.drop("gradient of q", "gradient of k")
         tape.drop("gradient of q and k", "gradient of v")
         out = width + 2 * size.kv_heads * size.head_dim
         tape.hold("gradient of a projection", d * out * size.element)
@@ -178,11 +199,13 @@ class Layer:
         tape.drop("gradient of the rows", "routing")
         if size.saves:
             tape.drop("gate and up")
-        if not size.shared:
+        if size.fused or not size.shared:
             tape.hold(DX, size.stream)
         self._master(tape, "gradient of w13", 2 * size.experts * d * f)
         self._master(tape, "gradient of w2", size.experts * d * f)
         tape.touch(TEMPORARIES, 2 * size.wide if size.low else size.wide)
+        if size.fused:
+            tape.hold(DX, size.stream)
         if self.fresh:
             tape.hold(GRADIENTS, size.experts * d * FP32)
         tape.drop("gradient of the router logits")
@@ -221,12 +244,28 @@ class Layer:
 
     def _master(self, tape: Tape, name: str, parameters: int) -> None:
         """A product's gradient, held under `name`, joins the fp32 gradient of its master."""
+        if self.size.fused:
+            tape.rename(name, OUTPUTS)
+            self._outputs.append(parameters)
+            return
         if self.fresh:
             if not self.size.low:
                 tape.drop(name)
             tape.hold(GRADIENTS, parameters * FP32)
         if name in tape.items:
             tape.drop(name)
+
+    def _end(self, tape: Tape) -> None:
+        """The outputs of a compiled block join the masters' gradients, one after the other."""
+        if self.fresh:
+            tape.hold(GRADIENTS, self.size.d_model * FP32)
+        for parameters in self._outputs:
+            if self.fresh and self.size.low:
+                tape.hold(GRADIENTS, parameters * FP32)
+            tape.shrink(OUTPUTS, rounded(parameters * self.size.element))
+            if self.fresh and not self.size.low:
+                tape.hold(GRADIENTS, parameters * FP32)
+        tape.drop(OUTPUTS)
 
 
 def norm_forward(tape: Tape, size: Sizes, where: str) -> None:
