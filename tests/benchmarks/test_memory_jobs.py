@@ -61,7 +61,7 @@ def test_attentions_scratch_is_in_the_peak_of_the_specs_that_are_there_for_it():
             max(one.total for one in training_sums(*decided, scratch=scratch))
             for scratch in (True, False)
         )
-        assert with_scratch > 1.08 * without  # a plan without it would be far off
+        assert with_scratch > 1.07 * without  # a plan without it would be far off
 
 
 @pytest.fixture
@@ -119,8 +119,7 @@ def test_a_held_out_loss_is_taken_beside_the_optimizers_state(counters):
     assert set(step) == {"allocated", "reserved"}
     assert set(found) == {"allocated", "reserved", "first_allocated"}
     assert found["first_allocated"] <= found["allocated"] < step["allocated"]
-    before = 4 * 2 * 200 * 256  # hidden states of the batch before
-    assert found["allocated"] == pytest.approx(held_out_peak(plan) + before, abs=SCALARS)
+    assert found["allocated"] == pytest.approx(held_out_peak(plan), abs=SCALARS)
     assert found["allocated"] < plan.memory.training.allocated_bytes
 
 

@@ -26,6 +26,8 @@ TRAINED, SERVED, HELD_OUT = (
 )
 RESERVED_MORE = "64 experts, top 8"
 """The one spec that reserved more than the closed form says."""
+SPLIT_KEYS = "serving, 52 heads, short chunks"
+"""FlashAttention-2 splits the keys here, and what it allocates for that is not counted."""
 
 
 def test_the_record_has_every_spec_of_the_benchmark():
@@ -49,14 +51,14 @@ def test_the_benchmark_has_every_period_dispatch_and_mode():
 def test_the_closed_form_is_as_near_the_measurement_as_promised(row):
     allocated, reserved = row.errors
     assert abs(row.allocated_planned - row.allocated) <= max(0.03 * row.allocated, 64 * MIB)
-    assert allocated > -0.015
+    assert allocated > (-0.025 if row.name == SPLIT_KEYS else -0.015)
     assert abs(reserved) < 0.06
 
 
 @pytest.mark.parametrize("row", TRAINED, ids=lambda row: row.name)
 def test_the_closed_form_is_as_near_as_it_was_when_this_was_measured(row):
     allocated, reserved = row.errors
-    assert -1e-4 < allocated < 1e-3
+    assert -1e-4 < allocated < 1e-5
     assert (-0.01 if row.name == RESERVED_MORE else 0) <= reserved < 0.035
 
 
@@ -125,7 +127,6 @@ def test_the_picture_is_of_these_figures():
 def test_the_table_over_periods_is_todays():
     page = (memory.ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
     plan = make_plan(memory.ROOT / "specs" / "gpt_oss_lite.yaml", target="h200")
-    rows = [line.split()[:5] for line in period_lines(plan).splitlines()[2:-2]]
-    cells = {(every, backward): " | ".join(rest) for every, backward, *rest in rows}
-    for every in ("0", "12", "6", "4", "3", "2", "1"):
-        assert f"| {every} | {cells[every, 'save']} | {cells[every, 'recompute']} |\n" in page
+    rows = [line.split()[:6] for line in period_lines(plan).splitlines()[2:-2]]
+    assert len(rows) == 14
+    assert "".join(f"| {' | '.join(row)} |\n" for row in rows) in page
