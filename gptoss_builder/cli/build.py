@@ -27,7 +27,6 @@ from gptoss_builder.plan.aot import compile_kernels, requests_of
 from gptoss_builder.plan.cost_table import cost_lines
 from gptoss_builder.plan.schema import Plan
 
-
 SCHEMA_OF_CHECKOUT = "$schema=../docs/spec.schema.json"
 """Where the shipped specs point an editor; elsewhere `gptoss-check --schema` writes the file."""
 
