@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gptoss_builder.model.build import build
 from gptoss_builder.plan.schema import Plan
+from gptoss_builder.train import compiling
 from gptoss_builder.train.data import StepBatch
 from gptoss_builder.train.guard import NanGuard
 from gptoss_builder.train.loss import IGNORE
@@ -175,7 +177,28 @@ CASES: dict[str, tuple[Ignore, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_steps_are_those_of_float64(tmp_path: Path, case: str) -> None:
     ignore, changes = CASES[case]
-    plan = _plan(tmp_path, **changes)
+    _compare(_plan(tmp_path, **changes), ignore)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler trips over torch's own warnings
+@pytest.mark.parametrize("case", ["unequal micro-batches", "one token", "every layer checkpointed"])
+def test_compiled_steps_are_those_of_float64(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced, differentiated and partitioned as always, but not made into kernels: in seconds."""
+    ignore, changes = CASES[case]
+    training = changes.get("training", {}) | {"compile": True}
+    torch._dynamo.reset()
+    compiling.compiled.cache_clear()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    try:
+        _compare(_plan(tmp_path, **changes | {"training": training}), ignore)
+    finally:
+        torch._dynamo.reset()
+        compiling.compiled.cache_clear()
+
+
+def _compare(plan: Plan, ignore: Ignore) -> None:
     model, exact = build(plan), build(plan).double()
     stepper = Stepper(plan, model, NanGuard(plan.spec.training.nan_guard))
     optimizer = _adamw(plan, exact)
