@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gptoss_builder.errors import InputError, LaunchError, TargetError
+from gptoss_builder.errors import InputError, TargetError
 from gptoss_builder.plan.cost import estimate_cost
 from gptoss_builder.plan.counts import count_flops
-from gptoss_builder.plan.launch import choose
+from gptoss_builder.plan.launch import judge, of_spec
 from gptoss_builder.plan.memory import training_peak
 from gptoss_builder.plan.resolve import decide
 from gptoss_builder.plan.schema import Cost, Plan
@@ -43,11 +43,12 @@ def _on(plan: Plan, card: Target, price_per_hour: float | None) -> CardCost:
     spec = plan.spec
     try:
         execution = decide(spec, card)
-        if execution.up_products == "triton":
-            model, precision = spec.model, execution.precision
-            choose(card.arch, precision, model.d_model, model.moe.d_ff, spec.kernel)
-    except (TargetError, LaunchError) as error:
+    except TargetError as error:
         return CardCost(card.name, None, str(error))
+    if spec.kernel != "auto" and execution.up_products == "triton":
+        problems = judge(of_spec(spec.kernel), card.arch, execution.precision)
+        if problems:
+            return CardCost(card.name, None, f"kernel: {'; '.join(problems)}")
     flops = count_flops(spec, execution)
     cost = estimate_cost(
         spec, card, execution, plan.parameters, flops, price_per_hour=price_per_hour

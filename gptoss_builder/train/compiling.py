@@ -9,6 +9,7 @@ of other sizes gets another copy, and trainings of the same sizes share what was
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Hashable
 from types import FunctionType, MethodType
 from typing import Any, cast
@@ -63,3 +64,11 @@ def own_copy(function: FunctionType, key: Hashable) -> FunctionType:
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
+
+
+def fault_of(error: RuntimeError) -> str | None:
+    """What the compiler says of a function that it cannot compile; None of any other error."""
+    known = sys.modules.get("torch._dynamo.exc")  # there once something was to be compiled
+    if known is None or not isinstance(error, known.TorchDynamoException):
+        return None
+    return " ".join(str(error).partition("\n\n")[0].split())

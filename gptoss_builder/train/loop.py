@@ -22,7 +22,7 @@ from gptoss_builder.model.build import build
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.spec.schema import TrainingSpec
 from gptoss_builder.tokenizer import load_tokenizer
-from gptoss_builder.train import checkpoint, metrics
+from gptoss_builder.train import checkpoint, compiling, metrics
 from gptoss_builder.train import resume as resuming
 from gptoss_builder.train.allocator import segments, use_expandable_segments
 from gptoss_builder.train.checkpoint import CHECKPOINTS, Checkpoint
@@ -120,29 +120,44 @@ def train(
         first = run.step
         last = min(stop_after or training.steps, training.steps)
         try:
-            held_out = _go(
-                run,
-                last,
-                directory,
-                Display(console or Console(), start=first, steps=training.steps),
-                events,
-            )
-        except torch.OutOfMemoryError as error:
-            raise RunError(
-                f"out of memory at step {run.step + 1}: {error}. Lower training.micro_batch, set "
-                "training.checkpoint_every, or lower training.loss_chunk, and build again"
-            ) from error
-        except torch.AcceleratorError as error:
-            raise RunError(
-                f"the GPU failed at step {run.step + 1} or a little before: {error}. If it does "
-                "not fail with model.moe.dispatch: stacked, the kernel is at fault"
-            ) from error
+            with _failures_in_words(run):
+                held_out = _go(
+                    run,
+                    last,
+                    directory,
+                    Display(console or Console(), start=first, steps=training.steps),
+                    events,
+                )
         finally:
             record.write(directory, steps=(first, run.step))
         if run.step > first:
             record.require_as_planned()
     number = None if stop.signal is None else int(stop.signal)
     return Result(model, run.step, run.step - first, held_out, run.save(), number)
+
+
+@contextmanager
+def _failures_in_words(run: Run) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"out of memory at step {run.step + 1}: {error}. Lower training.micro_batch, set "
+            "training.checkpoint_every, or lower training.loss_chunk, and build again"
+        ) from error
+    except torch.AcceleratorError as error:
+        raise RunError(
+            f"the GPU failed at step {run.step + 1} or a little before: {error}. If it does "
+            "not fail with model.moe.dispatch: stacked, the kernel is at fault"
+        ) from error
+    except RuntimeError as error:
+        fault = compiling.fault_of(error)
+        if fault is None:
+            raise
+        raise RunError(
+            f"step {run.step + 1} cannot be compiled: {fault}. Give the compiler what it asks "
+            "for, or set training.compile: false and build again"
+        ) from error
 
 
 def _memory_events(device: torch.device, *, ours: bool, unchecked: bool) -> list[str]:

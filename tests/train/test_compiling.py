@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gptoss_builder.errors import RunError
 from gptoss_builder.model.build import build
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.train import compiling
@@ -132,6 +133,30 @@ def test_a_users_module_of_any_number_of_sizes_is_compiled(
         plan = _plan(tmp_path, context=context, loss_chunk=1000)
         run(plan, tmp_path / str(context), model=_Own())
         assert counters["unique_graphs"] == count * (MODES + LOSS)
+
+
+def test_a_compiler_that_fails_ends_the_run_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> None:
+        raise RuntimeError("no compiler found in PATH\n\nand much more that helps nobody")
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=broken))
+    torch._dynamo.reset()
+    with pytest.raises(RunError, match=r"step 1 cannot be compiled: .*no compiler found") as caught:
+        run(_plan(tmp_path), tmp_path / "run")
+    assert "set training.compile: false" in str(caught.value)
+    assert "helps nobody" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_a_users_module_is_left_as_it_is(tmp_path: Path) -> None:
+    class Failing(_Own):
+        def hidden(self, tokens_BT: Tensor) -> tuple[Tensor, Tensor]:
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match=r"^mine$"):
+        run(_plan(tmp_path, compile=False), tmp_path / "run", model=Failing())
 
 
 def test_a_copy_does_what_the_function_does_and_is_another_code_object() -> None:
