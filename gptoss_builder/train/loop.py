@@ -129,8 +129,8 @@ def train(
                     events,
                 )
         finally:
-            record.write(directory, steps=(first, run.step))
-        if run.step > first:
+            record.write(directory, steps=(first, run.step), computed=run.computed)
+        if run.computed:
             record.require_as_planned()
     number = None if stop.signal is None else int(stop.signal)
     return Result(model, run.step, run.step - first, held_out, run.save(), number)

@@ -51,12 +51,13 @@ class RunRecord:
         self._events = tuple(events)
         self._before = Counter(launches)
 
-    def write(self, directory: Path, *, steps: tuple[int, int]) -> None:
+    def write(self, directory: Path, *, steps: tuple[int, int], computed: bool) -> None:
         """Append this part of the run to `run.jsonl`, as one line.
 
         Args:
             directory: the run directory.
             steps: optimizer steps done before and after this part.
+            computed: whether one of them had a label, so that something ran.
         """
         ran = self._ran()
         entry = {
@@ -65,7 +66,7 @@ class RunRecord:
             "steps": list(steps),
             "planned": self._plan.execution.model_dump(mode="json"),
             "ran": ran,
-            "differences": self._differences(ran) if steps[1] > steps[0] else [],
+            "differences": self._differences(ran) if computed else [],
             "events": self._events,
         }
         with (directory / FILE).open("a", encoding="utf-8") as file:

@@ -59,6 +59,8 @@ class Run:
         """Optimizer steps done."""
         self.sequences = 0
         """Training sequences consumed."""
+        self.computed = False
+        """Whether a step of this process had a label; one that has none computes nothing."""
         self.saved: Path | None = None
         """Checkpoint of `step`, if there is one."""
         self._clock = time.monotonic()
@@ -95,6 +97,7 @@ class Run:
             if self._stop:
                 break
             launched = self._stepper.run(batch, self.step)
+            self.computed |= batch.valid > 0
             if pending is not None:
                 self._observe(pending, self.step, memory, metrics, display)
             memory = _peak_memory(self._device)

@@ -131,6 +131,21 @@ def test_a_step_without_a_valid_label_changes_nothing(tmp_path: Path) -> None:
     assert result.steps_done == 2
 
 
+def test_a_part_without_a_valid_label_runs_nothing_and_misses_nothing(tmp_path: Path) -> None:
+    class Late(_Sequences):
+        held_out_count = 0
+
+        def ignore(self, position: int) -> slice:
+            return slice(0, 16 if position < 4 else 0)  # two steps of two
+
+    plan = small_plan(tmp_path)
+    assert run(plan, tmp_path / "run", data=Late(), stop_after=2).steps_done == 2
+    run(plan, tmp_path / "run", data=Late(), resume="auto")
+    records = _records(tmp_path / "run")
+    assert [bool(record["ran"]["launches"]) for record in records] == [False, True]
+    assert [record["differences"] for record in records] == [[], []]
+
+
 def _poison(model: nn.Module, calls: set[int]) -> None:
     """Put one NaN in one gradient at some backward passes, counted from 0."""
     count = iter(range(1000))
