@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from gptoss_builder.errors import ArtifactError
 from gptoss_builder.pipeline import Source, check, make_plan, plan_again
 from gptoss_builder.plan.schema import Plan
 from gptoss_builder.spec.load import load_spec
-from gptoss_builder.spec.schema import Dispatch, Spec
+from gptoss_builder.spec.schema import Dispatch
 
 if TYPE_CHECKING:
     import torch
@@ -75,13 +72,10 @@ def load_model(
         SpecError, TargetError, DeviceError: as `build_model`, for the target asked for.
     """
     from gptoss_builder.model.build import build
-    from gptoss_builder.train import checkpoint
+    from gptoss_builder.train import checkpoint, resume
 
     found = checkpoint.load_run(Path(run))
-    try:
-        spec = Spec.model_validate(found.state["spec"], strict=False)
-    except ValidationError as error:
-        raise ArtifactError(f"the spec of {found.path} is not one of this version") from error
+    spec = resume.saved_spec(found.state["spec"])
     if dispatch is not None:
         moe = spec.model.moe.model_copy(update={"dispatch": dispatch})
         model_spec = spec.model.model_copy(update={"moe": moe})

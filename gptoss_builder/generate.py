@@ -45,6 +45,8 @@ class Sampling:
             raise InputError(f"top_k is {self.top_k}; it must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
+        if not 0 <= self.seed < 2**64:
+            raise InputError(f"seed is {self.seed}; it must be from 0 to 2^64 - 1")
 
 
 def generate(

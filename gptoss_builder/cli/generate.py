@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import get_args
 
 from gptoss_builder.api import load_model
+from gptoss_builder.cli.arguments import count, data_path, path, utf8, with_data
 from gptoss_builder.cli.command import add_version, run_command
 from gptoss_builder.cli.extras import TRAINING, require_packages
 from gptoss_builder.errors import InputError
-from gptoss_builder.plan.schema import Plan
 from gptoss_builder.spec.schema import Dispatch
 
 
@@ -29,8 +29,9 @@ def _run(options: argparse.Namespace) -> int:
     model = load_model(
         options.run, target=options.target, dispatch=options.dispatch, device=options.device
     )
-    start = sample_start(_with_tokenizer(model.plan, options.tokenizer), options.prompt)
-    assert start is not None  # there is a data section
+    start = sample_start(with_data(model.plan, tokenizer=options.tokenizer), options.prompt)
+    if start is None:
+        raise InputError("the model's spec has no data section, so it names no tokenizer")
     if options.tokens > start.room:
         raise InputError(
             f"--tokens {options.tokens} after a prompt of {len(start.ids)} tokens, and the context "
@@ -43,16 +44,6 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _with_tokenizer(plan: Plan, tokenizer: str | None) -> Plan:
-    data = plan.spec.data
-    if data is None:
-        raise InputError("the model's spec has no data section, so it names no tokenizer")
-    if tokenizer is None:
-        return plan
-    data = data.model_copy(update={"tokenizer": tokenizer})
-    return plan.model_copy(update={"spec": plan.spec.model_copy(update={"data": data})})
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gptoss-generate",
@@ -60,11 +51,21 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done; 1 a failure; 2 bad input.",
     )
     add = parser.add_argument
-    add("run", metavar="RUN", help="a run directory (its newest checkpoint), or a checkpoint")
-    add("--prompt", metavar="TEXT", help="what to continue (default: the beginning of a document)")
+    add(
+        "run",
+        type=path,
+        metavar="RUN",
+        help="a run directory (its newest checkpoint), or a checkpoint",
+    )
+    add(
+        "--prompt",
+        type=utf8,
+        metavar="TEXT",
+        help="what to continue (default: the beginning of a document)",
+    )
     add(
         "--tokens",
-        type=_count,
+        type=count,
         default=200,
         metavar="N",
         help="how many tokens to draw (default: 200)",
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="T",
         help="0 always takes the likeliest token (default: 0.8)",
     )
-    add("--top-k", type=_count, metavar="K", help="draw among the K likeliest tokens only")
+    add("--top-k", type=count, metavar="K", help="draw among the K likeliest tokens only")
     add(
         "--top-p",
         type=float,
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         help="draw among the fewest tokens whose probabilities reach P",
     )
     add("--seed", type=int, default=0, help="the same seed draws the same text (default: 0)")
-    add("--tokenizer", metavar="PATH", help="in place of the spec's data.tokenizer")
+    add("--tokenizer", type=data_path, metavar="PATH", help="in place of the spec's data.tokenizer")
     add("--target", metavar="T", help="card, architecture or cpu in place of the spec's target.gpu")
     add(
         "--dispatch",
@@ -94,12 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", metavar="DEVICE", help="such as cuda:1 (default: the current GPU, or the CPU)")
     add_version(parser)
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a count; give 1 or more")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from gptoss_builder.cli.arguments import count
 from gptoss_builder.cli.command import add_version, run_command
 from gptoss_builder.cli.extras import require_packages
 from gptoss_builder.errors import DataError
@@ -178,9 +179,9 @@ def _parser() -> argparse.ArgumentParser:
     bpe = commands.add_parser("bpe", help="train a byte-level BPE vocabulary on text")
     bpe.add_argument("text", type=Path, metavar="TEXT", help="a text file or a folder of them")
     bpe.add_argument("out", type=Path, metavar="TOKENIZER_JSON")
-    bpe.add_argument("--vocab", type=_count, required=True, metavar="IDS", help="model.vocab")
+    bpe.add_argument("--vocab", type=count, required=True, metavar="IDS", help="model.vocab")
     bpe.add_argument(
-        "--max-mb", type=_count, metavar="MB", help="learn from the first MB of text only"
+        "--max-mb", type=count, metavar="MB", help="learn from the first MB of text only"
     )
     bpe.set_defaults(run=_bpe)
     shards = commands.add_parser("shards", help="tokenize text once, into token shards")
@@ -192,12 +193,6 @@ def _parser() -> argparse.ArgumentParser:
     shards.set_defaults(run=_shards)
     add_version(parser)
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptoss_builder.cli.arguments import count, count_or_none, data_path, path, utf8, with_data
 from gptoss_builder.cli.built import read_build
 from gptoss_builder.cli.command import add_version, run_command
 from gptoss_builder.cli.extras import TRAINING, require_packages
-from gptoss_builder.errors import InputError
 from gptoss_builder.plan.schema import Plan
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     build = Path(options.build)
-    plan = _with_data(read_build(build), options.data, options.tokenizer)
+    plan = with_data(read_build(build), data=options.data, tokenizer=options.tokenizer)
     run_dir = Path(options.run) if options.run else Path("runs") / build.resolve().name
     if plan.execution.device == "cpu":
         # Threads that wait for work sleep instead of spinning. Beside other processes on the
@@ -83,20 +83,6 @@ def _summary(result: Result, plan: Plan, run_dir: Path) -> str:
     return f"trained to step {result.steps_done} of {steps}; {result.checkpoint} is saved"
 
 
-def _with_data(plan: Plan, data: str | None, tokenizer: str | None) -> Plan:
-    if data is None and tokenizer is None:
-        return plan
-    if plan.spec.data is None:
-        raise InputError("the spec has no data section that --data or --tokenizer could replace")
-    given = {
-        field: value
-        for field, value in (("path", data), ("tokenizer", tokenizer))
-        if value is not None
-    }
-    replaced = plan.spec.data.model_copy(update=given)
-    return plan.model_copy(update={"spec": plan.spec.model_copy(update={"data": replaced})})
-
-
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"gptoss-train: warning: {message}", file=sys.stderr)
 
@@ -122,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     add("build", metavar="BUILD_DIR", help="what gptoss-build wrote")
     add(
         "--run",
-        type=_path,
+        type=path,
         metavar="DIR",
         help="where the run lives (default: runs/<name of BUILD_DIR>)",
     )
@@ -136,16 +122,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--data",
-        type=_data_path,
+        type=data_path,
         metavar="PATH",
         help="text or token shards in place of the spec's data.path",
     )
-    add(
-        "--tokenizer", type=_data_path, metavar="PATH", help="in place of the spec's data.tokenizer"
-    )
+    add("--tokenizer", type=data_path, metavar="PATH", help="in place of the spec's data.tokenizer")
     add(
         "--stop-after",
-        type=_step,
+        type=count,
         metavar="STEP",
         help="save and end after this optimizer step; the schedule stays that of the whole run",
     )
@@ -155,47 +139,16 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="train where the free memory of the GPU cannot be read; the run record says so",
     )
-    add("--prompt", type=_text, metavar="TEXT", help="what the sample at the end continues")
+    add("--prompt", type=utf8, metavar="TEXT", help="what the sample at the end continues")
     add(
         "--sample",
-        type=_tokens,
+        type=count_or_none,
         default=400,
         metavar="TOKENS",
         help="length of the sample at the end; 0 is none (default: 400)",
     )
     add_version(parser)
     return parser
-
-
-def _step(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a step; give 1 or more")
-    return int(text)
-
-
-def _tokens(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not a number of tokens; give 0 or more")
-    return int(text)
-
-
-def _path(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("the path is empty")
-    return text
-
-
-def _data_path(text: str) -> str:
-    """A path that the checkpoints and the record of a run can hold."""
-    return _text(_path(text))
-
-
-def _text(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError("it is not UTF-8") from error
-    return text
 
 
 if __name__ == "__main__":

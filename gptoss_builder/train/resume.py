@@ -54,6 +54,18 @@ def find(directory: Path, resume: str | Path) -> Checkpoint | None:
     return loaded
 
 
+def saved_spec(saved: Mapping[str, Any]) -> Spec:
+    """The spec of a checkpoint; a field that its version did not know has its default.
+
+    Raises:
+        ArtifactError: it is not one of this version.
+    """
+    try:
+        return Spec.model_validate_json(json.dumps(saved))
+    except ValidationError as error:
+        raise ArtifactError(f"the checkpoint's spec is not one of this version: {error}") from error
+
+
 def changes(saved: Mapping[str, Any], spec: Spec) -> list[str]:
     """What differs between the spec of a checkpoint and the one in use, `field: old → new`.
 
@@ -64,10 +76,7 @@ def changes(saved: Mapping[str, Any], spec: Spec) -> list[str]:
         ArtifactError: the checkpoint's spec is not one of this version.
         InputError: a field differs that makes another model or another order of the data.
     """
-    try:
-        then = Spec.model_validate_json(json.dumps(saved))
-    except ValidationError as error:
-        raise ArtifactError(f"the checkpoint's spec is not one of this version: {error}") from error
+    then = saved_spec(saved)
     old, new = (dict(leaves(each.model_dump(mode="json"))) for each in (then, spec))
     differing = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     lines = {name: f"{name}: {old.get(name)} → {new.get(name)}" for name in differing}

@@ -391,3 +391,34 @@ def test_a_full_disk_leaves_the_older_build_and_exits_1(
     assert contents(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert "No space left" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_plan_is_printed_without_torch_and_nothing_is_written(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom gptoss_builder.cli.build import main\n"
+        f"code = main([{str(SPECS / 'gpt_oss_lite.yaml')!r}, '--target', 'h200', '--plan'])\n"
+        "sys.exit(code or 10 * bool({'torch', 'triton', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "parameters  501,836,640, 247,032,672 active" in done.stdout
+    assert "wrote" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_are_not_there_are_named_after_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = yaml.safe_load((SPECS / "tiny.yaml").read_text(encoding="utf-8"))
+    values["data"] = {"path": "text", "tokenizer": "bytes"}
+    Path("spec.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    assert main(["spec.yaml", "--out", "out"]) == 0
+    assert "not here yet, so not judged: data.path text; see gptoss-prepare" in (
+        capsys.readouterr().out
+    )
+    Path("text").write_text("the quick brown fox\n" * 40_000, encoding="utf-8")
+    main(["spec.yaml", "--out", "out"])
+    assert "not here yet" not in capsys.readouterr().out

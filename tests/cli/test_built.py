@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,25 @@ def test_line_ends_and_layout_of_a_copied_build_do_not_matter(
         read_build(Path("out"))
 
 
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], None]:
+    """Build gpt_oss_lite into `out`; returns what sets a dotted field of its plan.json."""
+    monkeypatch.chdir(tmp_path)
+    spec = str(SPECS / "gpt_oss_lite.yaml")
+    assert build([spec, "--target", "h200", "--no-compile", "--out", "out"]) == 0
+
+    def change(field: str, value: object) -> None:
+        plan = json.loads(Path("out/plan.json").read_text(encoding="utf-8"))
+        *parents, last = field.split(".")
+        place = plan
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+        Path("out/plan.json").write_text(json.dumps(plan), encoding="utf-8")
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -111,20 +131,11 @@ def test_line_ends_and_layout_of_a_copied_build_do_not_matter(
     ],
 )
 def test_estimates_are_of_the_version_that_reads_a_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: float
+    edit: Callable[[str, object], None], field: str, value: float
 ) -> None:
     """So a build outlives a better estimate, and an estimate that was edited lets nothing pass."""
-    monkeypatch.chdir(tmp_path)
-    spec = str(SPECS / "gpt_oss_lite.yaml")
-    assert build([spec, "--target", "h200", "--no-compile", "--out", "out"]) == 0
     before = read_build(Path("out"))
-    plan = json.loads(Path("out/plan.json").read_text(encoding="utf-8"))
-    *parents, last = field.split(".")
-    place = plan
-    for parent in parents:
-        place = place[parent]
-    place[last] = value
-    Path("out/plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    edit(field, value)
     assert read_build(Path("out")) == before
     assert before.kernel_build == "not_compiled"
 
@@ -133,15 +144,9 @@ def test_estimates_are_of_the_version_that_reads_a_build(
     ("field", "value"), [("execution.backward", "save"), ("parameters.total", 5)]
 )
 def test_a_decision_that_was_edited_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: object
+    edit: Callable[[str, object], None], field: str, value: object
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    spec = str(SPECS / "gpt_oss_lite.yaml")
-    assert build([spec, "--target", "h200", "--no-compile", "--out", "out"]) == 0
-    plan = json.loads(Path("out/plan.json").read_text(encoding="utf-8"))
-    section, name = field.split(".")
-    plan[section][name] = value
-    Path("out/plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    edit(field, value)
     with pytest.raises(ArtifactError, match=f"{field} is {value}") as caught:
         read_build(Path("out"))
     assert len(str(caught.value)) < 400

@@ -87,6 +87,8 @@ def test_the_seed_decides(run: str, capsys) -> None:
         (["runs/small", "--prompt", "a" * 99], "fills the whole context"),
         (["runs/small", "--temperature", "-1"], "temperature is -1.0"),
         (["runs/small", "--top-p", "0"], "top_p is 0.0"),
+        (["runs/small", "--seed", "-1"], "seed is -1"),
+        (["runs/small", "--seed", str(2**64)], f"seed is {2**64}"),
         (["runs/small", "--tokenizer", "t.json"], "tokenizer t.json is not there"),
         (["runs/small", "--target", "h200"], "no GPU is available here"),
         (["runs/small", "--dispatch", "grouped_mm"], "and the target is cpu"),
@@ -104,6 +106,23 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert captured.err.startswith("gptoss-generate: ")
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--prompt", "\udcff"],
+        ["--tokenizer", "\udcff"],
+        ["--tokenizer", ""],
+        ["--tokens", "0"],
+        ["--top-k", "x"],
+        ["--dispatch", "no"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2(run: str, wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([run, *wrong])
+    assert caught.value.code == 2
 
 
 def test_a_damaged_checkpoint_is_refused_and_left_alone(run: str) -> None:
