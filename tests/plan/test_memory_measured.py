@@ -62,6 +62,15 @@ def test_the_closed_form_is_as_near_as_it_was_when_this_was_measured(row):
     assert (-0.01 if row.name == RESERVED_MORE else 0) <= reserved < 0.035
 
 
+@pytest.mark.parametrize("row", SERVED, ids=lambda row: row.name)
+def test_serving_is_as_near_as_it_was_when_this_was_measured(row):
+    allocated, _ = row.errors
+    if row.name == SPLIT_KEYS:
+        assert -0.025 < allocated < -0.02
+    else:
+        assert -1e-3 < allocated < 4e-3
+
+
 def test_a_held_out_loss_stays_below_what_is_planned_for_a_step():
     for row in HELD_OUT:
         assert max(row.allocated, row.first) < row.allocated_planned
